@@ -1,0 +1,30 @@
+"""What the rest of da3po knows of an inference engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from da3po.types import GroupRequest, GroupResult, WeightManifest
+
+
+class Engine(Protocol):
+    """One inference engine, local or remote. Any method may raise EngineError; the engine is then not to be used."""
+
+    def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
+        """Sample every group and yield each as it completes. All requests enter the engine before its next step."""
+        ...
+
+    async def open_channel(self, address: str, rank: int) -> None:
+        """Join the weight channel at `address` (host:port of its store) as receiver number `rank` (from 0)."""
+        ...
+
+    async def receive(self, version: int) -> WeightManifest:
+        """Take one full set of weights from the channel, load it, drop cached prefixes; return what arrived."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class EngineError(RuntimeError):
+    """An engine failed; the message says which and why."""
