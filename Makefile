@@ -1,0 +1,37 @@
+# make train   train the tiny model on arithmetic, on this machine (overrides: make train ARGS="train.steps=5")
+# make test    run the tests (less than 15 minutes on 2 cores); make test-all adds the slow ones
+# Both set up .venv first; `make setup` does that part alone.
+
+ARGS ?=
+BIN := .venv/bin
+export PYTHON
+
+.PHONY: train test test-slow test-all lint format setup clean
+
+train: setup
+	$(BIN)/da3po train experiment=quickstart $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu" $(ARGS)
+
+test-slow: setup
+	$(BIN)/python -m pytest -m "(slow or slurm) and not gpu" $(ARGS)
+
+test-all: test test-slow
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup:
+	@sh tools/setup_env.sh
+
+# Leaves runs/ alone: results are not build products.
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
