@@ -1,0 +1,174 @@
+"""Processes of a run: learner ranks and engines, each a Ray actor that hosts one object of a named class.
+
+The class is named by its import path and imported in the actor only, so the controller never loads Megatron or vLLM,
+and an engine never loads what the learner needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from da3po.cluster.session import ClusterError
+
+LOG_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """One process to start.
+
+    name: unique in the run; messages and the log file carry it.
+    entry: `module:Class` of the object it hosts, and `args` for its constructor.
+    env: environment variables, in place before anything is imported.
+    num_gpus: GPUs it is given; 0 on CPU, where cores are shared by thread counts rather than by Ray.
+    """
+
+    name: str
+    entry: str
+    args: tuple[Any, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    num_gpus: int = 0
+
+
+class _Host:
+    """Lives in the actor: makes the object and passes calls on to it."""
+
+    def __init__(self, entry: str, args: tuple[Any, ...], log_file: str) -> None:
+        _redirect_output(log_file)
+        module, _, name = entry.partition(":")
+        self._target = getattr(importlib.import_module(module), name)(*args)
+
+    def call(self, method: str, *args: Any) -> Any:
+        return getattr(self._target, method)(*args)
+
+
+class _AsyncHost(_Host):
+    """The same for an object whose methods are coroutines and async generators; calls run side by side."""
+
+    async def call_async(self, method: str, *args: Any) -> Any:
+        return await getattr(self._target, method)(*args)
+
+    async def stream(self, method: str, *args: Any) -> AsyncIterator[Any]:
+        async for item in getattr(self._target, method)(*args):
+            yield item
+
+
+def _redirect_output(log_file: str) -> None:
+    """Send everything this process prints, C libraries included, to its log file."""
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+class WorkerError(ClusterError):
+    """A worker raised or died; the message names it and ends with what it last logged if it died."""
+
+
+class Worker:
+    """The controller's handle of one process."""
+
+    def __init__(self, spec: WorkerSpec, logs: Path, *, concurrent: bool) -> None:
+        """Start the process; it is up when the first call returns.
+
+        Args:
+            concurrent: whether its methods are coroutines that may run side by side.
+        """
+        self.name = spec.name
+        self._log_file = logs / f"{spec.name}.log"
+        host = ray.remote(_AsyncHost if concurrent else _Host)
+        self._method = "call_async" if concurrent else "call"
+        self._actor = host.options(
+            num_cpus=0, num_gpus=spec.num_gpus, runtime_env={"env_vars": dict(spec.env)}, max_restarts=0
+        ).remote(spec.entry, spec.args, str(self._log_file))
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Run a method there. Raises WorkerError with the worker's own message."""
+        try:
+            return await getattr(self._actor, self._method).remote(method, *args)
+        except RayTaskError as error:
+            raise self._raised(method, error) from error
+        except RayActorError as error:
+            raise self._died(error) from error
+
+    async def stream(self, method: str, *args: Any) -> AsyncIterator[Any]:
+        """Run an async generator there and yield its items as they come."""
+        try:
+            async for item in self._actor.stream.options(num_returns="streaming").remote(method, *args):
+                yield await item
+        except RayTaskError as error:
+            raise self._raised(method, error) from error
+        except RayActorError as error:
+            raise self._died(error) from error
+
+    def kill(self) -> None:
+        ray.kill(self._actor, no_restart=True)
+
+    def _raised(self, method: str, error: RayTaskError) -> WorkerError:
+        cause = error.cause if isinstance(error.cause, BaseException) else error
+        return WorkerError(f"{self.name}: {method} failed: {type(cause).__name__}: {cause}\n(log: {self._log_file})")
+
+    def _died(self, error: RayActorError) -> WorkerError:
+        tail = "\n".join(self._log_tail())
+        reason = str(error).strip().splitlines()
+        return WorkerError(
+            f"{self.name} died: {reason[0] if reason else 'no reason given'}\n"
+            f"its last lines (of {self._log_file}):\n{tail}"
+        )
+
+    def _log_tail(self) -> list[str]:
+        if not self._log_file.exists():
+            return ["(it logged nothing)"]
+        return self._log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+
+
+async def all_or_first_error(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """The results in order; the first failure at once, whatever the other calls are still waiting for."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def start_within(seconds: float, what: str, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """The same with a deadline; Raises ClusterError naming `what` did not come up."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await all_or_first_error(calls)
+    except TimeoutError as error:
+        raise ClusterError(f"{what} did not come up within {seconds:g} s (cluster.start_timeout)") from error
+
+
+class RankGroup:
+    """The learner's processes, called together."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._workers = tuple(workers)
+
+    async def call_all(self, method: str, *args: Any) -> list[Any]:
+        """The same call on every rank. The first rank that raises ends the wait: its peers may hang in a collective."""
+        return await all_or_first_error([worker.call(method, *args) for worker in self._workers])
+
+    async def call_each(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A call with its own arguments on every rank."""
+        return await all_or_first_error(
+            [worker.call(method, *own) for worker, own in zip(self._workers, args, strict=True)]
+        )
+
+    def kill(self) -> None:
+        for worker in self._workers:
+            worker.kill()

@@ -1,0 +1,121 @@
+"""Overrides -> Config, through Hydra's compose API. The only room file that names Hydra.
+
+The tree that Hydra composes on top of is made from the dataclasses, so an option and its default exist in one place;
+the files under conf/ hold differences only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import da3po
+from da3po.config.build import build, leaves, sections, to_tree, unknown_key
+from da3po.config.schema import Config, ConfigError
+
+_OVERRIDE = re.compile(r"(?P<key>[^=\s]+)=(?P<value>.*)", re.DOTALL)
+_QUOTED = re.compile(r"""(['"]).*\1""", re.DOTALL)
+
+
+def conf_dir() -> Path:
+    """The folder of YAML files: inside the package in an installed wheel, beside it in a checkout."""
+    package = Path(da3po.__file__).parent
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"
+
+
+def load(overrides: Sequence[str] = ()) -> Config:
+    """Compose conf/config.yaml with the overrides.
+
+    Overrides are Hydra's: `key.sub=value`, `group=option`. The same key twice: the last one wins. `model=DIR` is short
+    for `model.path=DIR`.
+
+    Raises:
+        ConfigError: naming the key and, for a key that does not exist, the nearest one that does.
+    """
+    prepared = [_prepare(text) for text in overrides]
+    ConfigStore.instance().store(name="schema", node=to_tree(Config()))
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
+            tree = compose(config_name="config", overrides=prepared)
+        plain = OmegaConf.to_container(tree, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        raise ConfigError(str(cause).strip() if str(cause).strip() else str(error)) from error
+    assert isinstance(plain, dict)
+    return build(plain)
+
+
+def dump(config: Config) -> str:
+    """The resolved config as YAML; `load` of nothing else but its keys gives the same config."""
+    return OmegaConf.to_yaml(OmegaConf.create(to_tree(config)))
+
+
+def parse_yaml(text: str) -> Config:
+    """The config that `dump` wrote."""
+    plain = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
+    if not isinstance(plain, dict):
+        raise ConfigError("a config file must hold a mapping of sections")
+    return build(plain)
+
+
+def _groups() -> dict[str, list[str]]:
+    root = conf_dir()
+    groups: dict[str, list[str]] = {}
+    for file in sorted(root.rglob("*.yaml")):
+        group = file.parent.relative_to(root).as_posix()
+        if group != ".":
+            groups.setdefault(group, []).append(file.stem)
+    return groups
+
+
+def _prepare(text: str) -> str:
+    """Check one override's key and quote the strings in it, so that paths with any character come through as they are."""
+    match = _OVERRIDE.fullmatch(text)
+    if not match:
+        raise ConfigError(f"an override has the form key=value, got {text!r}")
+    key, value = match["key"], match["value"]
+    groups, options = _groups(), leaves()
+    if key == "model" and value not in groups["model"]:
+        if not Path(value).is_dir() and "/" not in value:
+            raise ConfigError(f"model={value}: neither a directory nor one of {', '.join(groups['model'])}")
+        key = "model.path"
+    if key in groups:
+        if value not in groups[key] and key in sections():
+            _refuse_scalar_over_section(key, value, groups[key])
+        if value not in groups[key]:
+            raise ConfigError(f"{key}={value}: there is no such option; {key} is one of {', '.join(groups[key])}")
+        return f"{key}={value}"
+    if key in sections():
+        build_error = f"{key} is a section, not a value (got {value!r}); its options are "
+        raise ConfigError(build_error + ", ".join(o for o in options if o.startswith(key + ".")))
+    if key not in options:
+        raise unknown_key(key.lstrip("+~"))
+    return f"{key}={_quote(value) if _is_text(options[key]) else value}"
+
+
+def _refuse_scalar_over_section(key: str, value: str, choices: list[str]) -> None:
+    raise ConfigError(
+        f"{key}={value}: {key} is a section, not a value; choose one of {', '.join(choices)}, or set one of its options: "
+        + ", ".join(option for option in leaves() if option.startswith(key + "."))
+    )
+
+
+def _is_text(kind: Any) -> bool:
+    return kind is str
+
+
+def _quote(value: str) -> str:
+    if _QUOTED.fullmatch(value):
+        return value
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'" if value else "''"

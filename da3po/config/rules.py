@@ -1,0 +1,96 @@
+"""Rules that need more than one section: what is legal in every part and makes no sense together.
+
+Each rule is a function that yields what is wrong; all are reported at once. Stdlib only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from da3po.config.schema import Config, ConfigError
+
+# A PPO clip is some tenths; GSPO's sequence ratio moves by thousandths, and such a clip would never act.
+LARGEST_SEQUENCE_CLIP = 0.05
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError listing every broken rule."""
+    problems = [problem for rule in RULES for problem in rule(config)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _sequence_clip(config: Config) -> Iterator[str]:
+    loss = config.algo.loss
+    if loss.ratio == "sequence" and max(loss.clip_low, loss.clip_high) > LARGEST_SEQUENCE_CLIP:
+        yield (
+            f"algo.loss.ratio=sequence with algo.loss.clip_low={loss.clip_low} and clip_high={loss.clip_high}: a sequence "
+            "ratio needs a far smaller clip (GSPO: 3e-4 and 4e-4)"
+        )
+
+
+def _on_policy_sampling(config: Config) -> Iterator[str]:
+    rollout = config.rollout
+    if rollout.top_p != 1 or rollout.top_k != -1:
+        yield (
+            f"rollout.top_p={rollout.top_p} and rollout.top_k={rollout.top_k}: training samples must come from the whole "
+            "distribution (1.0 and -1), or their log-probs are not the learner's; use eval.top_p for evaluation"
+        )
+
+
+def _updates(config: Config) -> Iterator[str]:
+    per_update, prompts = config.train.prompts_per_update, config.rollout.num_prompts
+    if per_update is not None and prompts % per_update:
+        yield (
+            f"train.prompts_per_update={per_update} does not divide rollout.num_prompts={prompts}; "
+            f"{_nearest_divisor(prompts, per_update)} does"
+        )
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return min(divisors, key=lambda d: abs(d - wanted))
+
+
+def _overlong(config: Config) -> Iterator[str]:
+    overlong = config.algo.overlong
+    if overlong.enabled and overlong.cache > config.rollout.max_tokens:
+        yield f"algo.overlong.cache={overlong.cache} is longer than rollout.max_tokens={config.rollout.max_tokens}"
+
+
+def _group_size(config: Config) -> Iterator[str]:
+    sampling, num_samples = config.algo.dynamic_sampling, config.rollout.num_samples
+    if sampling.min_graded > num_samples:
+        yield f"algo.dynamic_sampling.min_graded={sampling.min_graded} is more than rollout.num_samples={num_samples}"
+
+
+def _engine_length(config: Config) -> Iterator[str]:
+    limit, needed = config.engine.max_model_len, longest_sequence(config)
+    if limit is not None and limit < needed:
+        yield (
+            f"engine.max_model_len={limit} is less than data.max_prompt_tokens={config.data.max_prompt_tokens} + the "
+            f"longest response={needed - config.data.max_prompt_tokens}"
+        )
+
+
+def _warmup(config: Config) -> Iterator[str]:
+    if config.optim.schedule == "cosine" and config.optim.warmup_steps >= config.train.steps:
+        yield (
+            f"optim.warmup_steps={config.optim.warmup_steps} leaves nothing of train.steps={config.train.steps} "
+            "for the cosine"
+        )
+
+
+def _files(config: Config) -> Iterator[str]:
+    for key, name in (("data.train", config.data.train), ("data.eval", config.data.eval)):
+        if not name.startswith("package:") and not Path(name).is_file():
+            yield f"{key}={name}: there is no such file"
+
+
+RULES = (_sequence_clip, _on_policy_sampling, _updates, _overlong, _group_size, _engine_length, _warmup, _files)
+
+
+def longest_sequence(config: Config) -> int:
+    """Tokens of the longest prompt with the longest response, in training or evaluation."""
+    return config.data.max_prompt_tokens + max(config.rollout.max_tokens, config.eval.max_tokens)

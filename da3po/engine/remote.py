@@ -1,0 +1,47 @@
+"""An engine in another process, behind the Engine protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from da3po.types import GroupRequest, GroupResult, WeightManifest
+
+
+class WorkerHandle(Protocol):
+    """A process that hosts one object (see da3po.cluster.workers.Worker)."""
+
+    name: str
+
+    async def call(self, method: str, *args: Any) -> Any: ...
+    def stream(self, method: str, *args: Any) -> AsyncIterator[Any]: ...
+    def kill(self) -> None: ...
+
+
+class RemoteEngine:
+    """Implements Engine by calls on a worker that hosts one."""
+
+    def __init__(self, worker: WorkerHandle) -> None:
+        self._worker = worker
+        self.name = worker.name
+
+    async def start(self) -> None:
+        """Load the model; may take minutes."""
+        await self._worker.call("start")
+
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
+        async for result in self._worker.stream("generate", tuple(requests)):
+            yield result
+
+    async def open_channel(self, address: str, rank: int) -> None:
+        await self._worker.call("open_channel", address, rank)
+
+    async def receive(self, version: int) -> WeightManifest:
+        return await self._worker.call("receive", version)
+
+    async def close(self) -> None:
+        """End the engine and its process."""
+        try:
+            await self._worker.call("close")
+        finally:
+            self._worker.kill()
