@@ -1,0 +1,86 @@
+"""Rows of a .parquet or .jsonl file, each with its number."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from da3po.data.problems import DataError
+
+logger = logging.getLogger(__name__)
+
+Row = tuple[int, Mapping[str, Any]]
+
+PACKAGE_PREFIX = "package:"
+
+
+def resolve_path(name: str) -> Path:
+    """The file that `name` means: a path, or `package:NAME` for the data that ships with da3po."""
+    if not name.startswith(PACKAGE_PREFIX):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise DataError(f"no such data file: {name}")
+        return path
+    folder = resources.files("da3po.data") / "package"
+    path = Path(str(folder / f"{name.removeprefix(PACKAGE_PREFIX)}.parquet"))
+    if not path.is_file():
+        known = sorted(f"{PACKAGE_PREFIX}{file.stem}" for file in path.parent.glob("*.parquet"))
+        raise DataError(f"da3po ships no data named {name}; there are {known}")
+    return path
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Rows in file order, numbered from 1 (jsonl: by line). Raises DataError for a file that cannot be read."""
+    try:
+        reader = READERS[path.suffix]
+    except KeyError:
+        raise DataError(f"{path}: expected a file that ends in {' or '.join(READERS)}") from None
+    return reader(path)
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{path}: not a parquet file ({error})") from None
+    number = 0
+    with file:
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    """Lines end at \\n only, since U+2028 and the like are legal inside a JSON string; blank lines are skipped.
+
+    A last line that is cut off, as an interrupted writer leaves it, is left out with a warning that names it; a bad
+    line anywhere else is an error.
+    """
+    bad: DataError | None = None
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            if bad is not None:
+                raise bad
+            try:
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (UnicodeDecodeError, json.JSONDecodeError) as error:
+                bad = DataError(f"{path}, line {number}: not valid JSON ({error})")
+                continue
+            if not isinstance(row, dict):
+                raise DataError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
+            yield number, row
+    if bad is not None:
+        logger.warning("%s; it is the last line and was left out", bad)
+
+
+READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {".parquet": _read_parquet, ".jsonl": _read_jsonl}
