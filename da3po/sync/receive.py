@@ -1,0 +1,119 @@
+"""The receiving side of one publication."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from da3po.sync import SyncError
+from da3po.sync.buckets import BucketHeader, unpack
+from da3po.sync.channel import ReceiverChannels, StageLink
+from da3po.sync.send import EndOfStream, Kind
+from da3po.types import BucketSum, WeightManifest
+
+PRELUDE_WORDS = 3
+
+Load = Callable[[list[tuple[str, Tensor]]], object]
+
+
+def receive_weights(channels: ReceiverChannels, version: int, load: Load) -> WeightManifest:
+    """Take one full set of weights; hand each verified bucket to `load`; return what arrived, stage after stage.
+
+    load: gets (name, tensor) pairs. It may keep tensors: their memory is not written to again while they live.
+    Raises SyncError for another version, a wrong checksum, a stream that ends early or a source that fails, is gone or
+    silent. The channels are then closed: what was loaded is incomplete, and new channels must be opened.
+    """
+    links = channels.connect()
+    try:
+        streams = [_StageStream(link, version) for link in links]
+        waiting = list(streams)
+        while waiting:
+            waiting = [stream for stream in waiting if stream.advance(load)]
+        return WeightManifest(version=version, buckets=tuple(proof for stream in streams for proof in stream.proofs))
+    except BaseException:
+        channels.close()
+        raise
+
+
+class _StageStream:
+    """One stage's messages, in order."""
+
+    def __init__(self, link: StageLink, version: int) -> None:
+        self._link = link
+        self._version = version
+        self._memory = _Memory(link.device)
+        self.proofs: list[BucketSum] = []
+        kind, body, _ = self._next()
+        if kind is not Kind.BEGIN:
+            raise SyncError(
+                f"stage {link.stage}: a publication begins with {kind.name}, so an earlier one was cut short"
+            )
+        sent = json.loads(body)["version"]
+        if sent != version:
+            raise SyncError(f"stage {link.stage}: the source sends version {sent}, version {version} was asked for")
+
+    def advance(self, load: Load) -> bool:
+        """Take the next message; False if it was the last."""
+        kind, body, num_bytes = self._next()
+        if kind is Kind.END:
+            self._check_end(EndOfStream.from_json(body))
+            return False
+        if kind is not Kind.BUCKET:
+            raise SyncError(f"stage {self._link.stage}: {kind.name} in the middle of version {self._version}")
+        self._take_bucket(BucketHeader.from_json(body), num_bytes, load)
+        return True
+
+    def _take_bucket(self, header: BucketHeader, num_bytes: int, load: Load) -> None:
+        payload = self._memory.take(num_bytes)
+        self._link.broadcast(payload).wait()
+        try:
+            tensors = unpack(header, payload)
+        except SyncError as error:
+            raise SyncError(f"stage {self._link.stage}, bucket {len(self.proofs)}: {error}") from error
+        load(tensors)
+        self.proofs.append(header.proof)
+
+    def _check_end(self, end: EndOfStream) -> None:
+        mine = EndOfStream.of(self._version, self.proofs)
+        if end != mine:
+            raise SyncError(f"stage {self._link.stage}: the source closed its stream with {end}, received was {mine}")
+
+    def _next(self) -> tuple[Kind, bytes, int]:
+        prelude = torch.empty(PRELUDE_WORDS, dtype=torch.int64, device=self._link.device)
+        self._link.broadcast(prelude).wait()
+        kind, num_body_bytes, num_payload_bytes = prelude.tolist()
+        body = torch.empty(num_body_bytes, dtype=torch.uint8, device=self._link.device)
+        self._link.broadcast(body).wait()
+        content = body.cpu().numpy().tobytes()
+        if kind == Kind.ABORT:
+            raise SyncError(f"stage {self._link.stage}: the source failed: {json.loads(content)['reason']}")
+        return Kind(kind), content, num_payload_bytes
+
+
+class _Memory:
+    """Payload memory that is used again once nobody holds a view of it.
+
+    An engine may keep a layer's first tensors until its last has come (vLLM's layerwise reload does), so a buffer must
+    not be overwritten blindly; and fresh memory for every bucket costs more in page faults than the transfer itself.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffers: list[Tensor] = []
+
+    def take(self, num_bytes: int) -> Tensor:
+        free = [buffer for buffer in self._buffers if _num_holders(buffer) == 1]
+        self._buffers = [buffer for buffer in self._buffers if _num_holders(buffer) > 1]
+        fitting = [buffer for buffer in free if buffer.numel() >= num_bytes]
+        buffer = fitting[0] if fitting else torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        self._buffers.append(buffer)
+        return buffer[:num_bytes]
+
+
+def _num_holders(buffer: Tensor) -> int:
+    """Tensors (C++ or Python) that share the buffer's storage, itself included."""
+    storage = buffer.untyped_storage()
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # less the storage object made here

@@ -1,0 +1,111 @@
+"""The sending side of one publication.
+
+On the wire each message is a prelude ([3] int64: kind, bytes of JSON, bytes of payload), the JSON, and the payload.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from da3po.sync import SyncError
+from da3po.sync.buckets import Bucket, Packer, names_digest
+from da3po.sync.channel import PendingBroadcast, SourceChannel, StageLink
+from da3po.types import BucketSum
+
+
+class Kind(enum.IntEnum):
+    BEGIN = 1
+    BUCKET = 2
+    END = 3
+    ABORT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfStream:
+    """Closes a stage's stream, so that a stream cut short cannot pass for a whole one."""
+
+    version: int
+    num_buckets: int
+    names_digest: str
+
+    @classmethod
+    def of(cls, version: int, proofs: list[BucketSum]) -> EndOfStream:
+        return cls(version=version, num_buckets=len(proofs), names_digest=names_digest(proofs))
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> EndOfStream:
+        return cls(**json.loads(data))
+
+
+def send_weights(
+    channel: SourceChannel, version: int, stream: Iterable[tuple[str, Tensor]], bucket_bytes: int
+) -> tuple[BucketSum, ...]:
+    """Send one stage's weights to all receivers under `version`; return what was sent.
+
+    stream: (Hugging Face name, whole tensor) pairs; a tensor is read before the next is asked for.
+    The next bucket is filled while one is on its way. If `stream` raises, receivers are told and the error goes on.
+    Raises SyncError when a receiver is gone or silent. The channel is then closed, and a new one must be opened.
+    """
+    link = channel.connect()
+    try:
+        return _send(link, version, stream, bucket_bytes)
+    except _StreamError as failure:
+        _send_message(link, Kind.ABORT, json.dumps({"reason": str(failure)}).encode())
+        channel.close()
+        raise failure.error from None
+    except SyncError:
+        channel.close()
+        raise
+
+
+class _StreamError(Exception):
+    """The stream of weights raised `error`; the wire is still good."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
+def _send(
+    link: StageLink, version: int, stream: Iterable[tuple[str, Tensor]], bucket_bytes: int
+) -> tuple[BucketSum, ...]:
+    proofs: list[BucketSum] = []
+    in_flight: PendingBroadcast | None = None
+    _send_message(link, Kind.BEGIN, json.dumps({"version": version}).encode())
+    for bucket in _packed(Packer(bucket_bytes, link.device), stream):
+        if in_flight is not None:
+            in_flight.wait()
+        header = bucket.header.to_json()
+        _send_prelude(link, Kind.BUCKET, header, bucket.header.num_bytes)
+        in_flight = link.broadcast(bucket.payload)
+        proofs.append(bucket.header.proof)
+    if in_flight is not None:
+        in_flight.wait()
+    _send_message(link, Kind.END, EndOfStream.of(version, proofs).to_json())
+    return tuple(proofs)
+
+
+def _packed(packer: Packer, stream: Iterable[tuple[str, Tensor]]) -> Iterator[Bucket]:
+    try:
+        yield from packer.pack(stream)
+    except Exception as error:
+        raise _StreamError(error) from error
+
+
+def _send_message(link: StageLink, kind: Kind, body: bytes) -> None:
+    _send_prelude(link, kind, body, num_payload_bytes=0)
+
+
+def _send_prelude(link: StageLink, kind: Kind, body: bytes, num_payload_bytes: int) -> None:
+    prelude = torch.tensor([kind, len(body), num_payload_bytes], dtype=torch.int64, device=link.device)
+    link.broadcast(prelude).wait()
+    link.broadcast(torch.frombuffer(bytearray(body), dtype=torch.uint8).to(link.device)).wait()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from da3po.sync import SyncError
+from da3po.sync.buckets import BucketHeader, Packer, checksum, names_digest, unpack
+
+CPU = torch.device("cpu")
+
+
+def weights(num: int = 6) -> list[tuple[str, Tensor]]:
+    """Tensors of several dtypes and odd sizes, so that padding is needed."""
+    dtypes = [torch.float32, torch.bfloat16, torch.int8, torch.float64]
+    return [(f"layer.{i}", torch.arange(3 + 5 * i).to(dtypes[i % 4])) for i in range(num)]
+
+
+def travel(pairs: list[tuple[str, Tensor]], bucket_bytes: int) -> list[list[tuple[str, Tensor]]]:
+    """Through headers as JSON and payloads as bytes, as on the wire."""
+    arrived = []
+    for bucket in Packer(bucket_bytes, CPU).pack(iter(pairs)):
+        header = BucketHeader.from_json(bucket.header.to_json())
+        assert header == bucket.header
+        arrived.append(unpack(header, bucket.payload.clone()))
+    return arrived
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 1024, 1 << 30])
+def test_every_bucket_size_gives_the_same_tensors(bucket_bytes: int) -> None:
+    sent = [*weights(), ("matrix", torch.randn(40, 30)), ("scalar", torch.tensor(2.5)), ("empty", torch.empty(0, 4))]
+    arrived = [pair for bucket in travel(sent, bucket_bytes) for pair in bucket]
+    assert [name for name, _ in arrived] == [name for name, _ in sent]
+    for (_, ours), (_, theirs) in zip(sent, arrived, strict=True):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        assert torch.equal(ours, theirs)
+
+
+def test_buckets_are_filled_up_to_the_limit_and_a_larger_tensor_travels_alone() -> None:
+    sent = [
+        (name, torch.zeros(size, dtype=torch.uint8)) for name, size in [("a", 16), ("b", 16), ("big", 99), ("c", 16)]
+    ]
+    names = [[name for name, _ in bucket] for bucket in travel(sent, 32)]
+    assert names == [["a", "b"], ["big"], ["c"]]
+
+
+def test_a_tensor_that_is_not_contiguous_travels_by_value() -> None:
+    matrix = torch.arange(12.0).view(3, 4).t()
+    ((_, arrived),) = travel([("m", matrix)], 1 << 20)[0]
+    assert torch.equal(arrived, matrix)
+
+
+def test_two_buckets_are_alive_at_a_time() -> None:
+    packed = Packer(16, CPU).pack((str(i), torch.full((4,), float(i))) for i in range(3))
+    first = next(packed)
+    before = first.payload.clone()
+    next(packed)
+    assert torch.equal(first.payload, before)
+
+
+def test_the_stream_may_reuse_its_own_tensor() -> None:
+    scratch = torch.empty(4)
+
+    def stream():
+        for i in range(5):
+            yield str(i), scratch.fill_(i)
+
+    packed = list(Packer(1 << 20, CPU).pack(stream()))
+    assert [t[0].item() for _, t in unpack(packed[0].header, packed[0].payload)] == [0, 1, 2, 3, 4]
+
+
+def test_one_flipped_bit_is_found_and_named() -> None:
+    bucket = next(Packer(1 << 20, CPU).pack(iter(weights())))
+    damaged = bucket.payload.clone()
+    damaged[37] ^= 4
+    with pytest.raises(SyncError, match=r"checksum of the bucket layer\.0 \.\. layer\.5"):
+        unpack(bucket.header, damaged)
+
+
+@pytest.mark.parametrize("num_words", [2, 8192, 8194, 3 * 8192 + 10])
+def test_checksum_sees_any_two_words_exchanged(num_words: int) -> None:
+    words = torch.randint(-(2**62), 2**62, (num_words,))
+    exchanged = words.clone()
+    i, j = (0, num_words - 1) if num_words < 8192 else (5, num_words - 8)
+    exchanged[i], exchanged[j] = words[j], words[i]
+    assert checksum(words.view(torch.uint8)) != checksum(exchanged.view(torch.uint8))
+
+
+def test_checksum_sees_rows_exchanged_and_length() -> None:
+    words = torch.randint(-(2**62), 2**62, (2, 8192))
+    assert checksum(words.view(-1).view(torch.uint8)) != checksum(words.flip(0).reshape(-1).view(torch.uint8))
+    assert checksum(torch.zeros(16, dtype=torch.uint8)) != checksum(torch.zeros(32, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("num_bytes", [16, 32, 8192 * 8, 3 * 8192 * 8 + 48])
+def test_checksum_is_the_documented_one(num_bytes: int) -> None:
+    """Both ends compute it, perhaps on different machines and releases: lengths, row sums, column sums, rest."""
+    payload = np.random.default_rng(num_bytes).integers(0, 256, num_bytes, dtype=np.uint8)
+    words = payload.view(np.int64)
+    rows = words[: words.size // 8192 * 8192].reshape(-1, 8192)
+    rest = words[rows.size :]
+    expected = hashlib.blake2b(num_bytes.to_bytes(8, "little"), digest_size=16)
+    expected.update(np.concatenate([rows.sum(1), rows.sum(0), rest]).tobytes())
+    assert checksum(torch.from_numpy(payload)) == expected.hexdigest()
+
+
+def test_padding_does_not_leak_old_bytes_into_the_checksum() -> None:
+    pairs = [("a", torch.ones(3, dtype=torch.uint8)), ("b", torch.ones(3, dtype=torch.uint8))]
+    packer = Packer(1 << 10, CPU)
+    (clean,) = list(packer.pack(iter(pairs)))
+    list(packer.pack(iter([("noise", torch.full((64,), 255, dtype=torch.uint8))])))
+    list(packer.pack(iter([("noise", torch.full((64,), 255, dtype=torch.uint8))])))
+    (again,) = list(packer.pack(iter(pairs)))
+    assert clean.header == again.header
+
+
+def test_a_name_twice_and_a_strange_dtype_are_refused() -> None:
+    with pytest.raises(SyncError, match=r"has w twice"):
+        list(Packer(16, CPU).pack(iter([("w", torch.ones(1)), ("w", torch.ones(1))])))
+    with pytest.raises(SyncError, match=r"w has dtype torch\.complex64"):
+        list(Packer(16, CPU).pack(iter([("w", torch.ones(1, dtype=torch.complex64))])))
+
+
+def test_names_digest_ignores_order_and_split() -> None:
+    one = [bucket.header.proof for bucket in Packer(1 << 20, CPU).pack(iter(weights()))]
+    many = [bucket.header.proof for bucket in Packer(1, CPU).pack(reversed(weights()))]
+    assert names_digest(one) == names_digest(many)
+    assert names_digest(one) != names_digest(many[1:])
