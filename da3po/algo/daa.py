@@ -33,9 +33,9 @@ def amplify(
 class Daa(Protocol):
     """`observe` sees every graded group once, kept or not; `apply` sees those that are trained on."""
 
-    def observe(self, uid: str, num_correct: int, num_graded: int) -> None: ...
+    def observe(self, uid: str, num_correct: int, num_graded: int, /) -> None: ...
 
-    def apply(self, uid: str, advantages: Sequence[float], correct: Sequence[bool]) -> list[float]: ...
+    def apply(self, uid: str, advantages: Sequence[float], correct: Sequence[bool], /) -> list[float]: ...
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold, ready for JSON."""
@@ -47,7 +47,7 @@ class Daa(Protocol):
 
 
 class _Stateless:
-    def observe(self, uid: str, num_correct: int, num_graded: int) -> None:
+    def observe(self, uid: str, num_correct: int, num_graded: int, /) -> None:
         pass
 
     def state_dict(self) -> dict[str, Any]:
@@ -57,20 +57,16 @@ class _Stateless:
         pass
 
 
-class NoDaa(_Stateless):
-    def apply(self, uid: str, advantages: Sequence[float], correct: Sequence[bool]) -> list[float]:
-        return list(advantages)
-
-
 class ConstantDaa(_Stateless):
-    """The same lambda for every hard group."""
+    """The same lambda for every hard group; 1 changes nothing."""
 
-    def __init__(self, config: DaaConfig) -> None:
+    def __init__(self, config: DaaConfig, factor: float) -> None:
         self._config = config
+        self._factor = factor
 
-    def apply(self, uid: str, advantages: Sequence[float], correct: Sequence[bool]) -> list[float]:
+    def apply(self, _uid: str, advantages: Sequence[float], correct: Sequence[bool], /) -> list[float]:
         config = self._config
-        return amplify(advantages, correct, factor=config.lambda_, tau=config.tau, only_positive=config.only_positive)
+        return amplify(advantages, correct, factor=self._factor, tau=config.tau, only_positive=config.only_positive)
 
 
 class AdaptiveDaa:
@@ -84,7 +80,7 @@ class AdaptiveDaa:
         self._config = config
         self._history: dict[str, tuple[int, int]] = {}  # prompt uid -> (correct, graded)
 
-    def observe(self, uid: str, num_correct: int, num_graded: int) -> None:
+    def observe(self, uid: str, num_correct: int, num_graded: int, /) -> None:
         correct, graded = self._history.get(uid, (0, 0))
         self._history[uid] = (correct + num_correct, graded + num_graded)
 
@@ -94,7 +90,7 @@ class AdaptiveDaa:
         p = (correct + self._config.prior / 2) / (graded + self._config.prior)
         return min(max(1.0 / gamma(p, num_samples), 1.0), self._config.lambda_max)
 
-    def apply(self, uid: str, advantages: Sequence[float], correct: Sequence[bool]) -> list[float]:
+    def apply(self, uid: str, advantages: Sequence[float], correct: Sequence[bool], /) -> list[float]:
         config = self._config
         factor = self.factor(uid, len(advantages))
         return amplify(advantages, correct, factor=factor, tau=config.tau, only_positive=config.only_positive)
@@ -109,8 +105,8 @@ class AdaptiveDaa:
 def build_daa(config: DaaConfig) -> Daa:
     match config.kind:
         case "off":
-            return NoDaa()
+            return ConstantDaa(config, 1.0)
         case "constant":
-            return ConstantDaa(config)
+            return ConstantDaa(config, config.lambda_)
         case "adaptive":
             return AdaptiveDaa(config)

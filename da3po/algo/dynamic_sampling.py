@@ -19,7 +19,7 @@ class DropReason(enum.StrEnum):
 
 
 class GroupFilter(Protocol):
-    def __call__(self, num_correct: int, num_graded: int) -> DropReason | None:
+    def __call__(self, num_correct: int, num_graded: int, /) -> DropReason | None:
         """None keeps the group."""
         ...
 
@@ -30,7 +30,7 @@ class KeepGraded:
 
     min_graded: int
 
-    def __call__(self, num_correct: int, num_graded: int) -> DropReason | None:
+    def __call__(self, _num_correct: int, num_graded: int, /) -> DropReason | None:
         return DropReason.TOO_FEW_GRADED if num_graded < self.min_graded else None
 
 
@@ -42,7 +42,7 @@ class KeepBand:
     high: float
     min_graded: int
 
-    def __call__(self, num_correct: int, num_graded: int) -> DropReason | None:
+    def __call__(self, num_correct: int, num_graded: int, /) -> DropReason | None:
         if num_graded < self.min_graded:
             return DropReason.TOO_FEW_GRADED
         if num_correct == num_graded:

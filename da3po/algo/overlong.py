@@ -19,7 +19,7 @@ def overlong_penalty(num_tokens: int, max_tokens: int, cache: int) -> float:
     return -excess / cache if excess > 0 else 0.0
 
 
-def _no_penalty(num_tokens: int) -> float:
+def _no_penalty(_num_tokens: int) -> float:
     return 0.0
 
 

@@ -55,4 +55,4 @@ class SequenceLogRatio:
 
 
 def build_log_ratio(config: LossConfig, segment_reduce: SegmentReduce) -> LogRatio:
-    return {"token": TokenLogRatio, "sequence": lambda: SequenceLogRatio(segment_reduce)}[config.ratio]()
+    return TokenLogRatio() if config.ratio == "token" else SequenceLogRatio(segment_reduce)
