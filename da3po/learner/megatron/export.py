@@ -1,0 +1,55 @@
+"""The trained weights as a Hugging Face model directory."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from da3po.learner.megatron.model import PolicyModel
+from da3po.learner.megatron.process_groups import Position
+from da3po.learner.megatron.weights import drain, hf_stream
+from da3po.models.families import Stage, hf_shapes
+from da3po.models.safetensors_io import plan_files, write_file, write_index
+
+WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
+
+
+def export_hf(model: PolicyModel, position: Position, source: Path, target: Path) -> None:
+    """Write `target`, in the dtype that `source` has; all ranks together.
+
+    Everything of `source` that is not weights (config.json, tokenizer, chat template, generation_config, ...) is copied
+    byte for byte. Each pipeline stage writes its own files, one tensor in memory at a time. The index, or the single
+    file's name, is the same for every layout's readers.
+    """
+    dtype: torch.dtype = getattr(torch, model.spec.dtype)
+    stages = plan_files([hf_shapes(model.spec, stage) for stage in _all_stages(model)], dtype)
+    stream = hf_stream(model)
+    if position.sends_weights:
+        target.mkdir(parents=True, exist_ok=True)
+        for plan in stages[position.pp]:
+            write_file(target, plan, dtype, stream)
+    drain(stream)
+    if dist.get_rank() == 0:
+        copy_companions(source, target)
+        write_index(target, stages, dtype)
+    dist.barrier()
+
+
+def copy_companions(source: Path, target: Path) -> None:
+    """Copy every file of a model directory that holds no weights."""
+    weights = {path for pattern in WEIGHT_FILES for path in source.glob(pattern)}
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path not in weights:
+            shutil.copyfile(path, target / path.name)
+
+
+def _all_stages(model: PolicyModel) -> list[Stage]:
+    """The stage of every pipeline rank, in order."""
+    group = parallel_state.get_pipeline_model_parallel_group()
+    stages: list[Stage | None] = [None] * group.size()
+    dist.all_gather_object(stages, model.stage(), group=group)
+    return [stage for stage in stages if stage is not None]

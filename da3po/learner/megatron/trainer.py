@@ -1,0 +1,210 @@
+"""What one rank holds and does once it has joined the others: model, optimizer, weight channel."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from torch import Tensor
+
+from da3po.algo.losses import MAXIMA, SUMS, LossTerms, build_loss, finish_metrics
+from da3po.learner.megatron import checkpoint, process_groups
+from da3po.learner.megatron.backend import build_backend
+from da3po.learner.megatron.export import export_hf
+from da3po.learner.megatron.model import PolicyModel, transformer_config
+from da3po.learner.megatron.optimizer import Optimizer, UpdateResult
+from da3po.learner.megatron.update import Passes
+from da3po.learner.megatron.versions import finalize_gradients
+from da3po.learner.megatron.weights import drain, hf_stream, load_hf
+from da3po.learner.schedule import learning_rate
+from da3po.learner.spec import LearnerSpec
+from da3po.models.hf_config import read_model_spec
+from da3po.runtime.platform import Platform
+from da3po.sync.channel import ChannelPlan, SourceChannel, host_store, join_store
+from da3po.sync.send import send_weights
+from da3po.types import BucketSum, MicroBatch
+
+if TYPE_CHECKING:
+    from da3po.learner.megatron.worker import Rendezvous
+
+
+class Trainer:
+    """Every method is called on all ranks together."""
+
+    def __init__(self, spec: LearnerSpec, platform: Platform, rendezvous: Rendezvous) -> None:
+        self.spec = spec
+        self.platform = platform
+        process_groups.join(
+            rendezvous.rank, rendezvous.world_size, rendezvous.address, rendezvous.port, platform.backend
+        )
+        self.position = process_groups.split(spec.parallel, spec.seed)
+        self.model, self.ddp = _build_model(spec, platform)
+        self.optimizer = Optimizer(
+            self.ddp,
+            spec.optim,
+            bf16=spec.learner.precision == "bf16",
+            gloo_groups=platform.backend == "gloo",
+        )
+        self._passes = Passes(self.ddp, self.model, spec.temperature, spec.parallel.dp)
+        self._loss = build_loss(spec.loss)
+        self._store: dist.Store | None = None
+        self._channel: SourceChannel | None = None
+
+    def step(self, step_number: int, updates: Sequence[Sequence[MicroBatch]]) -> Mapping[str, float]:
+        """One training step: an optimizer update for each of `updates`, all against the weights that open the step.
+
+        Those weights' log-probs come from the same forward pass if there is a single update, and are worked out up
+        front, for all updates, if there are more. So mismatch with the engine, which the loss measures on them, is that
+        of the opening weights for every update.
+
+        Returns the step's metrics, the same on every rank. Errors: TooManySkipped.
+        """
+        lr = learning_rate(step_number, self.spec.optim, self.spec.train_steps)
+        updates = [[_on_device(batch, self.model.backend.device) for batch in batches] for batches in updates]
+        seconds = _Seconds("old_logprobs", "forward_backward", "optimizer")
+        with seconds.of("old_logprobs"):
+            old_logprobs = self._old_logprobs(updates)
+        terms: list[LossTerms] = []
+        results: list[UpdateResult] = []
+        for batches, old in zip(updates, old_logprobs, strict=True):
+            with seconds.of("forward_backward"):
+                self.optimizer.zero_grad()
+                of_update = self._passes.forward_backward(batches, old, self._loss)
+            with seconds.of("optimizer"):
+                results.append(self.optimizer.step(lr, self._whole_loss(of_update)))
+            terms += of_update
+        return self._metrics(terms) | _update_metrics(results, lr) | self._time_metrics(seconds)
+
+    def logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
+        return self._passes.logprobs([_on_device(batch, self.model.backend.device) for batch in batches])
+
+    def open_channel(self, num_receivers: int, host: str) -> str:
+        """Host the channel's store on rank 0, tell every rank its address, and open this stage's end of it."""
+        address = [""]
+        sync = self.spec.sync
+        if dist.get_rank() == 0:
+            backend = self.platform.backend if sync.backend == "auto" else sync.backend
+            plan = ChannelPlan(backend=backend, num_stages=self.spec.parallel.pp, num_receivers=num_receivers)
+            self._store, address[0] = host_store(plan, sync.timeout, host)
+        dist.broadcast_object_list(address, src=0)
+        if self.position.sends_weights:
+            store = self._store or join_store(address[0], sync.timeout)
+            self._channel = SourceChannel(store, address[0], self.position.pp, sync.timeout)
+        return address[0]
+
+    def publish(self, version: int) -> tuple[BucketSum, ...]:
+        stream = hf_stream(self.model)
+        if not self.position.sends_weights:
+            drain(stream)
+            return ()
+        if self._channel is None:
+            raise RuntimeError("publish before open_channel")
+        return send_weights(self._channel, version, stream, int(self.spec.sync.bucket_mb * (1 << 20)))
+
+    def save(self, path: Path) -> None:
+        checkpoint.save(path, self.ddp, self.optimizer)
+
+    def load(self, path: Path) -> None:
+        checkpoint.load(path, self.ddp, self.optimizer)
+
+    def export(self, path: Path) -> None:
+        export_hf(self.model, self.position, Path(self.spec.model_path), path)
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        process_groups.leave()
+
+    def _old_logprobs(self, updates: Sequence[Sequence[MicroBatch]]) -> list[Sequence[Tensor | None]]:
+        """Of each micro-batch of each update; None where the forward pass of the update gives them, and before the last
+        pipeline stage, which alone has them."""
+        unknown: list[Sequence[Tensor | None]] = [[None] * len(batches) for batches in updates]
+        if len(updates) == 1:
+            return unknown
+        known = [self._passes.logprobs(batches) for batches in updates]
+        return list(known) if self.position.last_stage else unknown
+
+    def _whole_loss(self, terms: Sequence[LossTerms]) -> float:
+        """The update's loss over all micro-batches and data-parallel ranks, on every rank."""
+        loss = torch.zeros((), dtype=torch.float64, device=self.model.backend.device)
+        for term in terms:
+            loss += term.loss
+        dist.all_reduce(loss)
+        return loss.item() / self.spec.parallel.tp
+
+    def _metrics(self, terms: Sequence[LossTerms]) -> dict[str, float]:
+        """The loss's metrics over all micro-batches and ranks. Ranks of one tensor-parallel group have the same terms,
+        and stages before the last have none, so a sum over the world counts everything tp times."""
+        device = self.model.backend.device
+        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        maxima = torch.zeros(len(MAXIMA), dtype=torch.float64, device=device)
+        for term in terms:
+            sums += term.sums
+            maxima = torch.maximum(maxima, term.maxima)
+        dist.all_reduce(sums)
+        dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
+        return finish_metrics(sums / self.spec.parallel.tp, maxima)
+
+    def _time_metrics(self, seconds: _Seconds) -> dict[str, float]:
+        """Each phase's seconds on the slowest rank."""
+        values = torch.tensor(list(seconds.values.values()), dtype=torch.float64, device=self.model.backend.device)
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return {f"time/{name}": value for name, value in zip(seconds.values, values.tolist(), strict=True)}
+
+
+class _Seconds:
+    """Wall time of named phases, in seconds, added up."""
+
+    def __init__(self, *names: str) -> None:
+        self.values = dict.fromkeys(names, 0.0)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.values[name] += time.perf_counter() - start
+
+
+def _build_model(spec: LearnerSpec, platform: Platform) -> tuple[PolicyModel, DistributedDataParallel]:
+    """This rank's part of the model with its weights, and Megatron's gradient buffers around it."""
+    model_spec = read_model_spec(spec.model_path)
+    backend = build_backend(platform.device)
+    config = transformer_config(model_spec, spec.parallel, spec.learner, backend)
+    model = PolicyModel(model_spec, config, backend).to(backend.device)
+    load_hf(model, spec.model_path)
+    ddp = DistributedDataParallel(
+        config,
+        DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True),
+        model,
+    )
+    config.no_sync_func = ddp.no_sync
+    config.finalize_model_grads_func = finalize_gradients()
+    return model, ddp
+
+
+def _on_device(batch: MicroBatch, device: torch.device) -> MicroBatch:
+    tensors = {
+        field.name: value.to(device, non_blocking=True)
+        for field in fields(batch)
+        if isinstance(value := getattr(batch, field.name), Tensor)
+    }
+    return replace(batch, **tensors)
+
+
+def _update_metrics(results: Sequence[UpdateResult], lr: float) -> dict[str, float]:
+    """actor/grad_norm: mean over the updates that were applied, or over all, and then not finite, if none was."""
+    applied = [result.grad_norm for result in results if not result.skipped]
+    norms = applied or [result.grad_norm for result in results]
+    return {
+        "actor/grad_norm": math.fsum(norms) / len(norms),
+        "actor/lr": lr,
+        "actor/skipped_updates": float(sum(result.skipped for result in results)),
+    }
