@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,12 @@ class _Host:
 
     def call(self, method: str, *args: Any) -> Any:
         return getattr(self._target, method)(*args)
+
+    def free_address(self) -> tuple[str, int]:
+        """This node's address and a port of it that nobody listens on now."""
+        host = ray.util.get_node_ip_address()
+        with socket.create_server((host, 0)) as probe:
+            return host, probe.getsockname()[1]
 
 
 class _AsyncHost(_Host):
@@ -102,6 +109,10 @@ class Worker:
             raise self._raised(method, error) from error
         except RayActorError as error:
             raise self._died(error) from error
+
+    async def free_address(self) -> tuple[str, int]:
+        """Host and a free port on the worker's node."""
+        return await self._actor.free_address.remote()
 
     async def stream(self, method: str, *args: Any) -> AsyncIterator[Any]:
         """Run an async generator there and yield its items as they come."""
@@ -162,6 +173,10 @@ class RankGroup:
     async def call_all(self, method: str, *args: Any) -> list[Any]:
         """The same call on every rank. The first rank that raises ends the wait: its peers may hang in a collective."""
         return await all_or_first_error([worker.call(method, *args) for worker in self._workers])
+
+    async def free_address(self) -> tuple[str, int]:
+        """Host and a free port on the node of rank 0."""
+        return await self._workers[0].free_address()
 
     async def call_each(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A call with its own arguments on every rank."""

@@ -116,6 +116,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _quote(value: str) -> str:
+    """A quoted string of Hydra's grammar: only backslashes that stand before a quote count as escapes there."""
     if _QUOTED.fullmatch(value):
         return value
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'" if value else "''"
+    return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"

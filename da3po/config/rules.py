@@ -5,7 +5,7 @@ Each rule is a function that yields what is wrong; all are reported at once. Std
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from da3po.config.schema import Config, ConfigError
@@ -14,9 +14,12 @@ from da3po.config.schema import Config, ConfigError
 LARGEST_SEQUENCE_CLIP = 0.05
 
 
-def check(config: Config) -> None:
-    """Raises ConfigError listing every broken rule."""
-    problems = [problem for rule in RULES for problem in rule(config)]
+Rule = Callable[[Config], Iterator[str]]
+
+
+def check(config: Config, rules: Sequence[Rule]) -> None:
+    """Raises ConfigError listing every broken rule of TRAINING or EVALUATION."""
+    problems = [problem for rule in rules for problem in rule(config)]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -82,13 +85,30 @@ def _warmup(config: Config) -> Iterator[str]:
         )
 
 
-def _files(config: Config) -> Iterator[str]:
-    for key, name in (("data.train", config.data.train), ("data.eval", config.data.eval)):
-        if not name.startswith("package:") and not Path(name).is_file():
-            yield f"{key}={name}: there is no such file"
+def _train_file(config: Config) -> Iterator[str]:
+    yield from _missing("data.train", config.data.train)
 
 
-RULES = (_sequence_clip, _on_policy_sampling, _updates, _overlong, _group_size, _engine_length, _warmup, _files)
+def _eval_file(config: Config) -> Iterator[str]:
+    yield from _missing("data.eval", config.data.eval)
+
+
+def _missing(key: str, name: str) -> Iterator[str]:
+    if not name.startswith("package:") and not Path(name).is_file():
+        yield f"{key}={name}: there is no such file"
+
+
+EVALUATION: tuple[Rule, ...] = (_engine_length, _eval_file)
+TRAINING: tuple[Rule, ...] = (
+    _sequence_clip,
+    _on_policy_sampling,
+    _updates,
+    _overlong,
+    _group_size,
+    _warmup,
+    _train_file,
+    *EVALUATION,
+)
 
 
 def longest_sequence(config: Config) -> int:

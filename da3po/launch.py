@@ -1,0 +1,126 @@
+"""Starts the processes of a run: engines and learner ranks. Shared by the commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from da3po.cluster.workers import RankGroup, Worker, WorkerSpec
+from da3po.config.rules import longest_sequence
+from da3po.config.schema import Config
+from da3po.engine.pool import EnginePool
+from da3po.engine.remote import RemoteEngine
+from da3po.engine.spec import EngineSpec
+from da3po.learner.client import RemoteLearner
+from da3po.learner.spec import LearnerSpec
+from da3po.runtime.platform import Platform
+
+# Long enough for an engine or a rank to end by itself; its process is killed afterwards in any case.
+CLOSE_SECONDS = 15.0
+
+
+def num_gpus(config: Config, platform: Platform, *, learner: bool) -> int:
+    """GPUs that the run takes in all."""
+    if platform.device == "cpu":
+        return 0
+    ranks = config.parallel.num_ranks if learner else 0
+    return ranks + config.engine.num_engines * config.engine.tp
+
+
+class Engines:
+    """The engine processes of a run."""
+
+    def __init__(self, config: Config, platform: Platform, model: Path, logs: Path) -> None:
+        engine = config.engine
+        threads = engine.num_threads or max(1, platform.num_cores // (engine.num_engines * engine.tp))
+        self._engines = []
+        for index in range(engine.num_engines):
+            spec = EngineSpec(
+                model_path=str(model),
+                config=engine,
+                max_model_len=engine.max_model_len or longest_sequence(config),
+                seed=config.run.seed,
+                device=platform.device,
+                engine_index=index,
+                sync=config.sync,
+                num_threads=threads,
+            )
+            worker = WorkerSpec(
+                name=f"engine-{index}",
+                entry="da3po.engine.vllm.engine:VllmEngine",
+                args=(spec,),
+                env=thread_limits(threads),
+                num_gpus=engine.tp if platform.device == "cuda" else 0,
+            )
+            self._engines.append(RemoteEngine(Worker(worker, logs, concurrent=True)))
+        self.pool = EnginePool(self._engines)
+
+    async def start(self) -> None:
+        """Load the model in every engine."""
+        await asyncio.gather(*(engine.start() for engine in self._engines))
+
+    async def close(self) -> None:
+        await close_within(CLOSE_SECONDS, [engine.close for engine in self._engines])
+
+
+class Ranks:
+    """The learner processes of a run."""
+
+    def __init__(self, config: Config, platform: Platform, model: Path, logs: Path) -> None:
+        num_ranks = config.parallel.num_ranks
+        threads = config.learner.num_threads or max(1, platform.num_cores // num_ranks)
+        workers = [
+            WorkerSpec(
+                name=f"learner-{rank}",
+                entry="da3po.learner.megatron.worker:LearnerRank",
+                env=thread_limits(threads),
+                num_gpus=1 if platform.device == "cuda" else 0,
+            )
+            for rank in range(num_ranks)
+        ]
+        self._group = RankGroup([Worker(worker, logs, concurrent=False) for worker in workers])
+        self._spec = LearnerSpec(
+            model_path=str(model),
+            train_steps=config.train.steps,
+            temperature=config.rollout.temperature,
+            seed=config.run.seed,
+            parallel=config.parallel,
+            learner=config.learner,
+            optim=config.optim,
+            loss=config.algo.loss,
+            sync=config.sync,
+        )
+        self.learner = RemoteLearner(self._group, self._spec)
+
+    async def start(self) -> None:
+        """Form the process group and load the model on every rank."""
+        host, port = await self._group.free_address()
+        await self.learner.start(host, port)
+
+    async def close(self) -> None:
+        try:
+            await close_within(CLOSE_SECONDS, [self.learner.close])
+        finally:
+            self._group.kill()
+
+
+def thread_limits(num_threads: int) -> dict[str, str]:
+    """Environment that keeps a process to its share of the cores, and idle threads from spinning on them."""
+    count = str(num_threads)
+    return {
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+
+
+async def close_within(seconds: float, closers: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Close all at the same time. What fails or is late is left to be killed: the run is ending, and why is known."""
+
+    async def close(closer: Callable[[], Awaitable[None]]) -> None:
+        async with asyncio.timeout(seconds):
+            await closer()
+
+    await asyncio.gather(*(close(closer) for closer in closers), return_exceptions=True)

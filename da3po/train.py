@@ -1,0 +1,207 @@
+"""`da3po train`: builds the objects of a run, hands them to the loop, and sums up what came of it.
+
+This and the other command modules are the only ones that know concrete classes. Whatever can be refused is refused in
+`prepare`, before a process is started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from da3po import loop
+from da3po.checkpoint.directory import Checkpoint, CheckpointDirectory
+from da3po.checkpoint.run_directory import RunDirectory, find_start
+from da3po.checkpoint.saver import Saver, check_identity
+from da3po.cluster.session import ClusterError, Session
+from da3po.cluster.workers import start_within
+from da3po.command import STARVED, run_command, run_failures, run_main_task
+from da3po.config.load import dump, load
+from da3po.config.rules import TRAINING, check, longest_sequence
+from da3po.config.schema import Config, ConfigError
+from da3po.data.cursor import Cursor, fingerprint
+from da3po.data.prompts import load_prompts
+from da3po.data.tokenizer import load_tokenizer
+from da3po.engine.protocol import EngineError
+from da3po.eval.during import DuringTraining, compare_ends
+from da3po.launch import Engines, Ranks, num_gpus
+from da3po.models.hf_config import ModelSpec, read_model_spec
+from da3po.models.locate import locate_model
+from da3po.pack.packer import Packer
+from da3po.plan.layout import check_layout
+from da3po.report.plot import plot_run
+from da3po.reward.pool import GraderPool
+from da3po.rollout.collector import Collector
+from da3po.rollout.postprocess import PostProcessor, StarvationError
+from da3po.runtime.logs import set_up_logging
+from da3po.runtime.platform import Platform, resolve
+from da3po.runtime.recorder import Recorder, build_recorder
+from da3po.sync import SyncError
+from da3po.sync.publish import WeightPublisher
+from da3po.types import Prompt
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train as the overrides say; the exit code is described in `da3po.command`."""
+    set_up_logging("main")
+    return run_command(lambda: _train(load(arguments)))
+
+
+@run_failures(ClusterError, EngineError, SyncError)
+def _train(config: Config) -> int:
+    run_dir = RunDirectory(config.run.dir)
+    prepared = prepare(config)
+    with run_dir.open():
+        checkpoints = CheckpointDirectory(run_dir.checkpoints, config.checkpoint.keep)
+        start = find_start(checkpoints, config.run.resume)
+        if start and start.step >= config.train.steps:
+            print(f"{run_dir.path} is finished: step {start.step} of {config.train.steps} is done")
+            print(compare_ends(run_dir.evaluations))
+            return 0
+        run_dir.config.write_text(dump(config), encoding="utf-8")
+        logger.info("%s; run directory %s", prepared.platform.reason, run_dir.path)
+        with Session(config.cluster, num_gpus(config, prepared.platform, learner=True)):
+            return run_main_task(_run(config, prepared, run_dir, checkpoints, start))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a run needs and can be checked without starting anything."""
+
+    platform: Platform
+    model: Path
+    train_prompts: Sequence[Prompt]
+    eval_prompts: Sequence[Prompt]
+
+
+def prepare(config: Config) -> Prepared:
+    """Check the options, the model's shape and the data, the cheapest first."""
+    check(config, TRAINING)
+    model = locate_model(config.model.path)
+    spec = read_model_spec(model)
+    check_layout(spec, config.parallel)
+    check_length(config, spec)
+    platform = resolve(config.learner.device)
+    tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
+    return Prepared(
+        platform=platform,
+        model=model,
+        train_prompts=load_prompts(config.data.train, config.data, tokenizer),
+        eval_prompts=load_prompts(config.data.eval, config.data, tokenizer)[: config.eval.limit],
+    )
+
+
+def check_length(config: Config, spec: ModelSpec) -> None:
+    """Raises ConfigError if the longest sequence has more positions than the model."""
+    longest = longest_sequence(config)
+    if longest > spec.max_positions:
+        raise ConfigError(
+            f"data.max_prompt_tokens={config.data.max_prompt_tokens} and the longest response make {longest} tokens, "
+            f"the model has {spec.max_positions} positions (max_position_embeddings)"
+        )
+
+
+async def _run(
+    config: Config, prepared: Prepared, run_dir: RunDirectory, checkpoints: CheckpointDirectory, start: Checkpoint | None
+) -> int:
+    first = start.step if start else 0
+    async with AsyncExitStack() as stack:
+        recorder = build_recorder(config.logging, run_dir.path, after=first, last_step=config.train.steps)
+        stack.callback(recorder.close)
+        graders = GraderPool(config.reward)
+        stack.push_async_callback(graders.close)
+        engines = Engines(config, prepared.platform, prepared.model, run_dir.logs)
+        stack.push_async_callback(engines.close)
+        ranks = Ranks(config, prepared.platform, prepared.model, run_dir.logs)
+        stack.push_async_callback(ranks.close)
+
+        recorder.event("starting learner and engines ...")
+        await start_within(config.cluster.start_timeout, "learner and engines", [engines.start(), ranks.start()])
+        await engines.pool.open_channel(await ranks.learner.open_channel(engines.pool.num_receivers))
+
+        collector = build_collector(config, prepared.train_prompts, engines, graders)
+        identity = {"model": prepared.model.name, "data": fingerprint(prepared.train_prompts)}
+        saver = Saver(
+            directory=checkpoints,
+            learner=ranks.learner,
+            rollout_state=collector.state_dict,
+            identity=identity,
+            config=dump(config),
+            every=config.checkpoint.every,
+            last_step=config.train.steps,
+            announce=recorder.event,
+        )
+        if start:
+            state = start.state()
+            check_identity(start, state["identity"], identity)
+            await ranks.learner.load(start.learner)
+            collector.load_state_dict(state["rollouts"])
+            recorder.event(f"resuming after step {first} from {start.path}")
+        evaluator = DuringTraining(
+            prompts=prepared.eval_prompts,
+            generate=engines.pool.generate,
+            grade=graders.grade,
+            config=config.eval,
+            seed=config.run.seed,
+            last_step=config.train.steps,
+            folder=run_dir.evaluations,
+            record=recorder.evaluation,
+        )
+        run = loop.Run(
+            step=first,
+            last_step=config.train.steps,
+            rollouts=collector,
+            packer=build_packer(config),
+            learner=ranks.learner,
+            weights=WeightPublisher(ranks.learner, engines.pool),
+            evaluator=evaluator,
+            checkpoints=saver,
+            recorder=recorder,
+        )
+        try:
+            await loop.train(run)
+        except StarvationError as error:
+            await saver.save(run.step)
+            recorder.event(f"the run ends after step {run.step}, saved: {error}")
+            return STARVED
+        await ranks.learner.export(run_dir.export)
+        recorder.event(f"exported {run_dir.export}")
+        _sum_up(recorder, run_dir)
+    return 0
+
+
+def build_collector(config: Config, prompts: Sequence[Prompt], engines: Engines, graders: GraderPool) -> Collector:
+    """The rollout side of a run: cursor, engines, graders and the post-processing stage."""
+    sampling = config.algo.dynamic_sampling
+    return Collector(
+        cursor=Cursor(prompts, seed=config.run.seed, shuffle=config.data.shuffle),
+        generate=engines.pool.generate,
+        grade=graders.grade,
+        post=PostProcessor(config.algo, config.rollout.num_prompts, config.rollout.max_tokens),
+        config=config.rollout,
+        max_rounds=sampling.max_rounds,
+        filters=sampling.enabled,
+        seed=config.run.seed,
+    )
+
+
+def build_packer(config: Config) -> Packer:
+    """Packs for the learner's layout; sequence parallelism splits a micro-batch's tokens over the tensor ranks."""
+    parallel = config.parallel
+    return Packer(
+        loss=config.algo.loss,
+        dp=parallel.dp,
+        max_tokens=config.learner.max_tokens_per_micro_batch,
+        pad_to_multiple=parallel.tp if parallel.sequence_parallel else 1,
+        prompts_per_update=config.train.prompts_per_update,
+    )
+
+
+def _sum_up(recorder: Recorder, run_dir: RunDirectory) -> None:
+    recorder.event(f"plotted {plot_run(run_dir.path)}")
+    recorder.event(compare_ends(run_dir.evaluations))

@@ -1,0 +1,136 @@
+"""A checkpoint is complete or it is not there."""
+
+import json
+import logging
+
+import pytest
+
+from da3po.checkpoint.directory import CheckpointDirectory, CheckpointError, write_state
+
+
+def save(directory, step, payload="weights"):
+    writing = directory.begin(step)
+    (writing / "learner" / "model.bin").write_text(payload)
+    write_state(writing, {"step": step}, "run: {}\n")
+    return directory.commit(step, writing)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return CheckpointDirectory(tmp_path / "checkpoints", keep=2)
+
+
+def test_an_empty_or_missing_folder_has_no_checkpoint(directory):
+    assert directory.latest() is None
+
+
+def test_what_was_saved_is_found_with_its_state(directory):
+    saved = save(directory, 5)
+    assert directory.latest() == saved
+    assert saved.state() == {"step": 5}
+    assert (saved.learner / "model.bin").read_text() == "weights"
+
+
+def test_steps_are_ordered_as_numbers_and_other_folders_are_no_steps(tmp_path):
+    directory = CheckpointDirectory(tmp_path, keep=9)
+    for step in (9, 10, 100):
+        save(directory, step)
+    for other in ("step_best", "step_99.tmp", "step_500_old"):
+        (tmp_path / other).mkdir()
+    assert directory.latest().step == 100
+
+
+def test_the_newest_are_kept(tmp_path):
+    directory = CheckpointDirectory(tmp_path, keep=2)
+    for step in (9, 10, 100):
+        save(directory, step)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000010", "step_000100"]
+
+
+def test_nothing_is_retired_before_the_new_one_is_complete(tmp_path):
+    directory = CheckpointDirectory(tmp_path, keep=1)
+    save(directory, 1)
+    writing = directory.begin(2)
+    (writing / "learner" / "model.bin").write_text("half")
+    assert directory.latest().step == 1
+
+
+def damage_empty(path):
+    for file in path.rglob("*"):
+        if file.is_file():
+            file.unlink()
+
+
+def damage_missing_file(path):
+    (path / "learner" / "model.bin").unlink()
+
+
+def damage_truncated_file(path):
+    (path / "learner" / "model.bin").write_text("we")
+
+
+def damage_empty_state(path):
+    (path / "state.json").write_text("")
+
+
+def damage_missing_state(path):
+    (path / "state.json").unlink()
+
+
+def damage_missing_manifest(path):
+    (path / "manifest.json").unlink()
+
+
+def damage_half_a_manifest(path):
+    (path / "manifest.json").write_text('{"step": 2, "fi')
+
+
+DAMAGES = [
+    damage_empty,
+    damage_missing_file,
+    damage_truncated_file,
+    damage_empty_state,
+    damage_missing_state,
+    damage_missing_manifest,
+    damage_half_a_manifest,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_incomplete_checkpoint_is_passed_over_and_named(directory, damage, caplog):
+    save(directory, 1)
+    broken = save(directory, 2)
+    damage(broken.path)
+    with caplog.at_level(logging.WARNING):
+        assert directory.latest().step == 1
+    assert "step_000002" in caplog.text
+    assert directory.damaged() == [broken.path]
+
+
+def test_changed_content_of_the_same_size_is_noticed_on_loading(directory):
+    saved = save(directory, 1)
+    (saved.learner / "model.bin").write_text("WEIGHTS")
+    with pytest.raises(CheckpointError, match=r"learner/model.bin does not match its checksum"):
+        saved.state()
+
+
+def test_damaged_checkpoints_do_not_count_for_retention(tmp_path):
+    directory = CheckpointDirectory(tmp_path, keep=1)
+    save(directory, 1)
+    damage_missing_file(save(CheckpointDirectory(tmp_path, keep=9), 2).path)
+    save(directory, 3)
+    assert directory.latest().step == 3
+    assert not (tmp_path / "step_000001").exists()
+
+
+def test_a_save_that_was_cut_off_is_started_afresh(directory):
+    writing = directory.begin(1)
+    (writing / "learner" / "leftover.bin").write_text("old")
+    saved = save(directory, 1)
+    assert "learner/leftover.bin" not in json.loads((saved.path / "manifest.json").read_text())["files"]
+
+
+def test_a_step_saved_again_replaces_the_old_one(directory):
+    save(directory, 1, "old")
+    saved = save(directory, 1, "new")
+    assert (saved.learner / "model.bin").read_text() == "new"
