@@ -96,14 +96,16 @@ def checksum(payload: Tensor) -> str:
 
 
 class Packer:
-    """Turns a stream into buckets of at most `bucket_bytes`; a larger tensor travels in a bucket of its own.
+    """Turns streams into buckets of at most `bucket_bytes`; a larger tensor travels in a bucket of its own.
 
     Two buffers are used in turn, so a bucket is good until the next but one is asked for: one can be on its way while
-    the next is being filled. Neither is larger than `bucket_bytes` or the largest tensor.
+    the next is being filled. Neither is larger than `bucket_bytes` or the largest tensor. They are kept from stream to
+    stream, since touching fresh memory can cost more than sending it.
     """
 
     def __init__(self, bucket_bytes: int, device: torch.device) -> None:
-        self._bucket_bytes = bucket_bytes // ALIGNMENT * ALIGNMENT
+        self.bucket_bytes = bucket_bytes
+        self._limit = bucket_bytes // ALIGNMENT * ALIGNMENT
         self._device = device
         self._buffers = [torch.empty(ALIGNMENT, dtype=torch.uint8, device=device) for _ in range(2)]
         self._num_packed = 0
@@ -117,7 +119,7 @@ class Packer:
         layout = _Layout()
         for name, tensor in stream:
             _check_travels(name, tensor, seen)
-            if layout.names and layout.end_with(tensor) > self._bucket_bytes:
+            if layout.names and layout.end_with(tensor) > self._limit:
                 yield self._close(layout)
                 layout = _Layout()
             self._write(layout.add(name, tensor), tensor)
@@ -133,7 +135,7 @@ class Packer:
 
     def _grow(self, buffer: Tensor, keep: int, need: int) -> Tensor:
         """Doubling, so that a small model under a large bucket size costs what the model needs."""
-        num_bytes = max(need, min(2 * buffer.numel(), self._bucket_bytes))
+        num_bytes = max(need, min(2 * buffer.numel(), self._limit))
         grown = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
         grown[:keep] = buffer[:keep]
         self._buffers[self._num_packed % 2] = grown

@@ -21,6 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from da3po.sync import SyncError
+from da3po.sync.buckets import Packer
+from da3po.sync.memory import Memory
 
 LOOPBACK = "127.0.0.1"
 PLAN_KEY = "channel/plan"
@@ -142,6 +144,7 @@ class SourceChannel:
         self._address = address
         self._timeout = timeout
         self._link: StageLink | None = None
+        self._packer: Packer | None = None
         self.stage = stage
         self.plan = read_plan(store)
         if not 0 <= stage < self.plan.num_stages:
@@ -162,10 +165,17 @@ class SourceChannel:
                 ) from error
         return self._link
 
+    def packer(self, bucket_bytes: int) -> Packer:
+        """The packer for this channel's device, the same one as long as the bucket size is."""
+        if self._packer is None or self._packer.bucket_bytes != bucket_bytes:
+            self._packer = Packer(bucket_bytes, self.connect().device)
+        return self._packer
+
     def close(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
+        self._packer = None
 
 
 class ReceiverChannels:
@@ -176,6 +186,7 @@ class ReceiverChannels:
         self._address = address
         self._timeout = timeout
         self._links: tuple[StageLink, ...] = ()
+        self.memory = Memory()
         self.receiver = receiver
         self.plan = read_plan(self._store)
         if not 0 <= receiver < self.plan.num_receivers:
@@ -199,6 +210,7 @@ class ReceiverChannels:
         for link in self._links:
             link.close()
         self._links = ()
+        self.memory = Memory()
 
 
 def _make_group(store: dist.Store, address: str, stage: int, rank: int, plan: ChannelPlan, timeout: float) -> _Group:

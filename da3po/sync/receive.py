@@ -11,6 +11,7 @@ from torch import Tensor
 from da3po.sync import SyncError
 from da3po.sync.buckets import BucketHeader, unpack
 from da3po.sync.channel import ReceiverChannels, StageLink
+from da3po.sync.memory import Memory
 from da3po.sync.send import EndOfStream, Kind
 from da3po.types import BucketSum, WeightManifest
 
@@ -28,7 +29,7 @@ def receive_weights(channels: ReceiverChannels, version: int, load: Load) -> Wei
     """
     links = channels.connect()
     try:
-        streams = [_StageStream(link, version) for link in links]
+        streams = [_StageStream(link, version, channels.memory) for link in links]
         waiting = list(streams)
         while waiting:
             waiting = [stream for stream in waiting if stream.advance(load)]
@@ -41,10 +42,10 @@ def receive_weights(channels: ReceiverChannels, version: int, load: Load) -> Wei
 class _StageStream:
     """One stage's messages, in order."""
 
-    def __init__(self, link: StageLink, version: int) -> None:
+    def __init__(self, link: StageLink, version: int, memory: Memory) -> None:
         self._link = link
         self._version = version
-        self._memory = _Memory(link.device)
+        self._memory = memory
         self.proofs: list[BucketSum] = []
         kind, body, _ = self._next()
         if kind is not Kind.BEGIN:
@@ -67,7 +68,7 @@ class _StageStream:
         return True
 
     def _take_bucket(self, header: BucketHeader, num_bytes: int, load: Load) -> None:
-        payload = self._memory.take(num_bytes)
+        payload = self._memory.take(num_bytes, self._link.device)
         self._link.broadcast(payload).wait()
         try:
             tensors = unpack(header, payload)
@@ -91,29 +92,3 @@ class _StageStream:
         if kind == Kind.ABORT:
             raise SyncError(f"stage {self._link.stage}: the source failed: {json.loads(content)['reason']}")
         return Kind(kind), content, num_payload_bytes
-
-
-class _Memory:
-    """Payload memory that is used again once nobody holds a view of it.
-
-    An engine may keep a layer's first tensors until its last has come (vLLM's layerwise reload does), so a buffer must
-    not be overwritten blindly; and fresh memory for every bucket costs more in page faults than the transfer itself.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._buffers: list[Tensor] = []
-
-    def take(self, num_bytes: int) -> Tensor:
-        free = [buffer for buffer in self._buffers if _num_holders(buffer) == 1]
-        self._buffers = [buffer for buffer in self._buffers if _num_holders(buffer) > 1]
-        fitting = [buffer for buffer in free if buffer.numel() >= num_bytes]
-        buffer = fitting[0] if fitting else torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
-        self._buffers.append(buffer)
-        return buffer[:num_bytes]
-
-
-def _num_holders(buffer: Tensor) -> int:
-    """Tensors (C++ or Python) that share the buffer's storage, itself included."""
-    storage = buffer.untyped_storage()
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # less the storage object made here

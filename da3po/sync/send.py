@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from da3po.sync import SyncError
-from da3po.sync.buckets import Bucket, Packer, names_digest
+from da3po.sync.buckets import Bucket, names_digest
 from da3po.sync.channel import PendingBroadcast, SourceChannel, StageLink
 from da3po.types import BucketSum
 
@@ -57,7 +57,7 @@ def send_weights(
     """
     link = channel.connect()
     try:
-        return _send(link, version, stream, bucket_bytes)
+        return _send(link, version, channel.packer(bucket_bytes).pack(stream))
     except _StreamError as failure:
         _send_message(link, Kind.ABORT, json.dumps({"reason": str(failure)}).encode())
         channel.close()
@@ -75,13 +75,11 @@ class _StreamError(Exception):
         self.error = error
 
 
-def _send(
-    link: StageLink, version: int, stream: Iterable[tuple[str, Tensor]], bucket_bytes: int
-) -> tuple[BucketSum, ...]:
+def _send(link: StageLink, version: int, buckets: Iterator[Bucket]) -> tuple[BucketSum, ...]:
     proofs: list[BucketSum] = []
     in_flight: PendingBroadcast | None = None
     _send_message(link, Kind.BEGIN, json.dumps({"version": version}).encode())
-    for bucket in _packed(Packer(bucket_bytes, link.device), stream):
+    for bucket in _told_apart(buckets):
         if in_flight is not None:
             in_flight.wait()
         header = bucket.header.to_json()
@@ -94,9 +92,10 @@ def _send(
     return tuple(proofs)
 
 
-def _packed(packer: Packer, stream: Iterable[tuple[str, Tensor]]) -> Iterator[Bucket]:
+def _told_apart(buckets: Iterator[Bucket]) -> Iterator[Bucket]:
+    """`buckets`, with an error in making one told apart from an error in sending one."""
     try:
-        yield from packer.pack(stream)
+        yield from buckets
     except Exception as error:
         raise _StreamError(error) from error
 

@@ -1,0 +1,34 @@
+"""Where a receiver puts the bytes that arrive."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Memory:
+    """Payload memory that is used again, from bucket to bucket and version to version, once nobody holds a view of it.
+
+    An engine may keep a layer's first tensors until its last has come (vLLM's layerwise reload does), so a buffer must
+    not be overwritten blindly; and touching fresh memory for every bucket can cost more than the transfer itself.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor] = []
+
+    def take(self, num_bytes: int, device: torch.device) -> Tensor:
+        """[num_bytes] uint8 that nobody else uses. Buffers too small for it are let go."""
+        free = [buffer for buffer in self._buffers if _num_holders(buffer) == 1]
+        held = [buffer for buffer in self._buffers if _num_holders(buffer) > 1]
+        fitting = [buffer for buffer in free if buffer.numel() >= num_bytes]
+        buffer = min(fitting, key=Tensor.numel, default=None)
+        if buffer is None:
+            buffer = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        self._buffers = [*held, *(other for other in fitting if other is not buffer), buffer]
+        return buffer[:num_bytes]
+
+
+def _num_holders(buffer: Tensor) -> int:
+    """Tensors, of Python or C++, that share the buffer's storage, itself included."""
+    storage = buffer.untyped_storage()
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # less the storage object made here
