@@ -1,0 +1,102 @@
+"""A step's samples -> the optimizer updates of that step, ready for every data-parallel rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from da3po.config.schema import ConfigError, LossConfig
+from da3po.pack.plan import plan
+from da3po.pack.tensors import build_micro_batch, check, num_tokens
+from da3po.pack.weights import build_token_weights
+from da3po.types import PackedStep, PackedUpdate, StepBatch, StepStats, TrainSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packer:
+    """Called with a StepBatch, gives the PackedStep.
+
+    loss: which mean over tokens the weights express.
+    dp: data-parallel ranks.
+    max_tokens: budget of a micro-batch, padding included; a longer sequence travels alone.
+    pad_to_multiple: the tokens of every micro-batch are a multiple of it (sequence parallel needs the TP size).
+    prompts_per_update: groups of one optimizer update, the last of a step may have fewer; None is one update a step.
+    """
+
+    loss: LossConfig
+    dp: int
+    max_tokens: int
+    pad_to_multiple: int = 1
+    prompts_per_update: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < self.pad_to_multiple:
+            raise ConfigError(
+                f"learner.max_tokens_per_micro_batch ({self.max_tokens}) is less than the multiple of "
+                f"{self.pad_to_multiple} tokens that the parallel layout needs"
+            )
+
+    def __call__(self, batch: StepBatch) -> PackedStep:
+        """Raises ValueError for a batch without samples, and for a sample that cannot be trained on."""
+        for sample in batch.samples:
+            check(sample)
+        updates = tuple(self._pack(samples) for samples in self._split(batch))
+        return PackedStep(step=batch.step, updates=updates, stats=_stats(updates))
+
+    def _split(self, batch: StepBatch) -> Iterator[Sequence[TrainSample]]:
+        """The samples of each update; groups are never cut."""
+        per_update = self.prompts_per_update or len(batch.group_sizes)
+        start = 0
+        for first in range(0, len(batch.group_sizes), per_update):
+            stop = start + sum(batch.group_sizes[first : first + per_update])
+            yield batch.samples[start:stop]
+            start = stop
+
+    def _pack(self, samples: Sequence[TrainSample]) -> PackedUpdate:
+        counts = [len(sample.response_ids) for sample in samples]
+        token_weights = build_token_weights(self.loss, counts)
+        budget = self.max_tokens - self.max_tokens % self.pad_to_multiple
+        layout = plan([num_tokens(sample) for sample in samples], self.dp, budget)
+        return PackedUpdate(
+            micro_batches=tuple(
+                tuple(
+                    build_micro_batch(
+                        [samples[index] for index in indices],
+                        token_weights([counts[index] for index in indices]),
+                        self.pad_to_multiple,
+                    )
+                    for indices in rank
+                )
+                for rank in layout.micro_batches
+            ),
+            num_sequences=len(samples),
+            num_response_tokens=sum(counts),
+        )
+
+
+def _stats(updates: Sequence[PackedUpdate]) -> StepStats:
+    """pack/waste: share of padding among all tokens. pack/num_micro_batches: of one rank, over the step.
+
+    pack/imbalance: in every update the ranks wait for the one with the most tokens; the tokens that this costs, as a
+    share of the mean rank's.
+    """
+    loads = [[sum(len(mb.input_ids) for mb in rank) for rank in update.micro_batches] for update in updates]
+    num_padded = sum(map(sum, loads))
+    num_real = sum(_num_real_tokens(update) for update in updates)
+    slowest = sum(max(ranks) for ranks in loads)
+    mean = sum(sum(ranks) / len(ranks) for ranks in loads)
+    return StepStats(
+        {
+            "pack/num_updates": len(updates),
+            "pack/num_micro_batches": sum(len(update.micro_batches[0]) for update in updates),
+            "pack/num_sequences": sum(update.num_sequences for update in updates),
+            "pack/num_tokens": num_real,
+            "pack/num_response_tokens": sum(update.num_response_tokens for update in updates),
+            "pack/waste": 1 - num_real / num_padded,
+            "pack/imbalance": slowest / mean - 1,
+        }
+    )
+
+
+def _num_real_tokens(update: PackedUpdate) -> int:
+    return sum(int(mb.cu_seqlens[mb.num_sequences]) for rank in update.micro_batches for mb in rank)
