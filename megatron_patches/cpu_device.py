@@ -4,7 +4,8 @@ Targets: megatron-core 0.16.x and 0.19.x on a torch build without CUDA (2.6 and 
 Symptom: `AssertionError: Torch not compiled with CUDA enabled` from `torch.cuda.current_device()`, from
     `device="cuda"` in tensor factories and from `Tensor.cuda()`; in the distributed optimizer
     `TypeError: Wrapped parameters must be one of ...`, as it compares `Tensor.type()` with `torch.cuda.FloatTensor`;
-    and random-number forks that silently do nothing, as `torch.cuda` queues them until CUDA is initialised.
+    random-number forks that silently do nothing, as `torch.cuda` queues them until CUDA is initialised; and a C++ compiler
+    at work in the first step, as Megatron's small fused functions go through `torch.compile`.
 Cause: Megatron-Core names CUDA as its only device, in calls that are spread over the schedules, the optimizer, the
     pipeline communication and the random-number tracker. No option changes that.
 Cure: `torch.cuda`'s device and random-number calls act on the CPU, and factories read "cuda" as "cpu". This holds for the
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._device
 
 _FACTORIES = ("tensor", "empty", "zeros", "ones", "full", "arange", "rand", "randn", "randint", "as_tensor")
 _LIKE_FACTORIES = ("empty_like", "zeros_like", "ones_like", "full_like")
@@ -37,6 +39,7 @@ def apply() -> None:
     _patch_device()
     _patch_random()
     _patch_tensors()
+    _import_megatron()
     setattr(torch.cuda, _MARK, True)
 
 
@@ -63,16 +66,13 @@ class _Stream:
         return event
 
 
-def _nothing(*_: object, **__: object) -> None:
-    pass
-
-
 def _patch_device() -> None:
     cpu = torch.device("cpu")
+    # One function for each name: Dynamo refuses a torch function that it finds under two.
     torch.cuda.current_device = lambda: cpu  # type: ignore[assignment,return-value]
-    torch.cuda.set_device = _nothing
-    torch.cuda.synchronize = _nothing
-    torch.cuda.empty_cache = _nothing
+    torch.cuda.set_device = lambda *_: None
+    torch.cuda.synchronize = lambda *_: None
+    torch.cuda.empty_cache = lambda: None
     torch.cuda.Stream = _Stream  # type: ignore[assignment,misc]
     torch.cuda.current_stream = lambda *_: _Stream()  # type: ignore[assignment,return-value]
     torch.cuda.default_stream = lambda *_: _Stream()  # type: ignore[assignment,return-value]
@@ -86,18 +86,32 @@ def _patch_random() -> None:
     def set_rng_state(state: torch.Tensor, *_: object, **__: object) -> None:
         torch.set_rng_state(state)
 
+    def manual_seed(seed: int) -> None:
+        torch.manual_seed(seed)
+
     for module in (torch.cuda, torch.cuda.random):
         module.get_rng_state = get_rng_state
         module.set_rng_state = set_rng_state
-        module.manual_seed = lambda seed: torch.manual_seed(seed) and None
-    # Megatron has a setter of its own, which goes past the public one.
-    import megatron.core.tensor_parallel.random as megatron_random
+        module.manual_seed = manual_seed
 
-    megatron_random._get_cuda_rng_state = get_rng_state
-    megatron_random._set_cuda_rng_state = set_rng_state
+
+def _import_megatron() -> None:
+    """Import Megatron with `torch.compile` switched off, and take its own way past torch's random-number calls."""
+    compile_function = torch.compile
+    torch.compile = lambda function=None, **_: function if function is not None else lambda f: f  # type: ignore[assignment]
+    try:
+        import megatron.core.jit
+        import megatron.core.tensor_parallel.random as megatron_random
+    finally:
+        torch.compile = compile_function
+    megatron.core.jit.disable_jit_fuser()
+    megatron_random._get_cuda_rng_state = torch.cuda.get_rng_state
+    megatron_random._set_cuda_rng_state = torch.cuda.set_rng_state
 
 
 def _patch_tensors() -> None:
+    # `with torch.device(...)` knows factories by a set that it makes at first use, and must know the real ones.
+    torch.utils._device._device_constructors()
     for name in (*_FACTORIES, *_LIKE_FACTORIES):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[assignment,method-assign]
