@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from da3po.pack.plan import Plan, plan
+from da3po.pack.plan import Plan, _best_fit, _even_out, plan
 
 Lengths = list[int]
 
@@ -63,6 +63,19 @@ def test_a_rank_that_needs_fewer_micro_batches_gets_as_many() -> None:
     result = plan([9, 8, 8, 7, 7, 7], 2, 14)
     assert result.num_micro_batches == 3
     assert loads(result, [9, 8, 8, 7, 7, 7]) == [[9, 7, 7], [8, 8, 7]]
+
+
+def test_where_evening_out_fails_the_fullest_tight_bins_are_halved() -> None:
+    """Full bins of 17 into one bin more: greedy evening overfills one, which is rare, so the instance is given."""
+    lengths = [13, 11, 10, 10, 10, 9, 9, 8, 8, 8, 7, 7, 7, 6, 6, 6, 6, 5, 4, 4, 4, 4, 4, 2, 1, 1]
+    longest_first = list(range(len(lengths)))
+    tight = _best_fit(longest_first, lengths, 17)
+    assert len(tight) == 10
+    bins = _even_out(longest_first, tight, lengths, 11, 17)
+    assert sorted(index for bin_ in bins for index in bin_) == longest_first
+    assert len(bins) == 11
+    assert all(sum(lengths[index] for index in bin_) <= 17 for bin_ in bins)
+    assert sum(bin_ in tight for bin_ in bins) == 9
 
 
 @pytest.mark.parametrize(("lengths", "message"), [([], "no sequence"), ([3, 0, 2], "sequence 1 has 0 tokens")])
