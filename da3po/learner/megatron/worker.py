@@ -93,6 +93,7 @@ class LearnerRank:
 def prepare_device(platform: Platform) -> None:
     """Make this process fit to import Megatron: on CPU it has to be patched first."""
     if platform.device == "cpu":
-        from megatron_patches import cpu_device
+        from megatron_patches import cpu_device, torch_adam
 
         cpu_device.apply()
+        torch_adam.apply()

@@ -1,0 +1,225 @@
+"""Learners of several layouts in real gloo processes: the part that runs in the processes, and what starts them.
+
+Starting a process with Megatron takes seconds, so one set of processes goes through all scenarios, one learner after
+another, and leaves what it saw on disk for the tests to compare.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.multiprocessing as mp
+
+from da3po.config.schema import LearnerConfig, LossConfig, OptimConfig, ParallelConfig
+from da3po.learner.client import dp_index, updates_of
+from da3po.learner.spec import LearnerSpec
+from da3po.pack.packer import Packer
+from da3po.types import MicroBatch, PackedStep, StepBatch, StepStats, TrainSample
+
+if TYPE_CHECKING:
+    from da3po.learner.megatron.worker import LearnerRank
+
+NUM_STEPS = 3
+SAVED_STEP = 2
+LENGTHS = ((1, 6), (3, 5), (4, 4), (7, 2), (2, 60), (30, 130), (5, 1), (1, 0), (9, 33), (10, 10))
+"""Prompt and response tokens of a step's samples: some of 7, 8, 9 and 1 in all, one above the token budget."""
+TOKEN_BUDGET = 96
+
+LAYOUTS = {
+    "single": ParallelConfig(),
+    "tp2": ParallelConfig(tp=2),
+    "tp2sp": ParallelConfig(tp=2, sequence_parallel=True),
+    "pp2": ParallelConfig(pp=2),
+    "dp2": ParallelConfig(dp=2),
+    "tp2pp2": ParallelConfig(tp=2, pp=2),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One learner, taken through three training steps, an export, and a resume.
+
+    out: directory for what it saw. resume_from: checkpoints of other scenarios to go on from at the end.
+    """
+
+    name: str
+    model: str
+    parallel: ParallelConfig
+    out: str
+    temperature: float = 1.0
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    resume_from: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> LearnerSpec:
+        return LearnerSpec(
+            model_path=self.model,
+            train_steps=NUM_STEPS,
+            temperature=self.temperature,
+            parallel=self.parallel,
+            learner=LearnerConfig(device="cpu", num_threads=1),
+            loss=self.loss,
+            optim=self.optim,
+        )
+
+
+def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
+    """The data of a step: one update in the first, then two. bad: one sample has an infinite advantage."""
+    samples = _samples(step)
+    if bad:
+        samples[5] = replace(samples[5], advantage=float("inf"))
+    packer = Packer(
+        loss=scenario.loss,
+        dp=scenario.parallel.dp,
+        max_tokens=TOKEN_BUDGET,
+        pad_to_multiple=scenario.parallel.tp if scenario.parallel.sequence_parallel else 1,
+        prompts_per_update=None if step == 1 else 1,
+    )
+    sizes = (len(samples) // 2, len(samples) - len(samples) // 2)
+    return packer(StepBatch(step=step, samples=tuple(samples), group_sizes=sizes, stats=StepStats()))
+
+
+def _samples(step: int) -> list[TrainSample]:
+    generator = torch.Generator().manual_seed(step)
+    samples = []
+    for prompt_tokens, response_tokens in LENGTHS:
+        ids = torch.randint(4, 1003, (prompt_tokens + response_tokens,), generator=generator).tolist()
+        samples.append(
+            TrainSample(
+                prompt_uid="uid",
+                prompt_ids=tuple(ids[:prompt_tokens]),
+                response_ids=tuple(ids[prompt_tokens:]),
+                behaviour_logprobs=(-7.0,) * response_tokens,
+                reward=1.0,
+                advantage=float(torch.randn((), generator=generator)),
+                fresh=True,
+            )
+        )
+    return samples
+
+
+def run_scenarios(scenarios: Sequence[Scenario], timeout: float = 240.0) -> None:
+    """Take every scenario through its learner, in as many processes as the largest needs. Errors: the first of any."""
+    num_processes = max(scenario.parallel.num_ranks for scenario in scenarios)
+    ports = [_free_port() for _ in scenarios]
+    context = mp.start_processes(
+        _run_rank, args=(tuple(scenarios), ports), nprocs=num_processes, join=False, start_method="spawn"
+    )
+    try:
+        if not context.join(timeout=timeout) and not context.join(timeout=timeout):
+            raise TimeoutError(f"learners did not end within {timeout:g} s")
+    finally:
+        for process in context.processes:
+            process.kill()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _run_rank(rank: int, scenarios: Sequence[Scenario], ports: Sequence[int]) -> None:
+    torch.set_num_threads(1)
+    for scenario, port in zip(scenarios, ports, strict=True):
+        if rank < scenario.parallel.num_ranks:
+            _Run(scenario, rank, port).all()
+    assert "vllm" not in sys.modules and "ray" not in sys.modules
+
+
+class _Run:
+    """One rank of one scenario."""
+
+    def __init__(self, scenario: Scenario, rank: int, port: int) -> None:
+        from da3po.learner.megatron.worker import LearnerRank
+
+        self.scenario = scenario
+        self.rank = rank
+        self.out = Path(scenario.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.learner: LearnerRank = LearnerRank()
+        self.learner.init(rank, scenario.parallel.num_ranks, "127.0.0.1", port)
+        self.learner.setup(scenario.spec)
+
+    def all(self) -> None:
+        seen: dict[str, Any] = {"metrics": []}
+        first = self._updates(packed_step(self.scenario, 1))[0]
+        seen["logprobs"] = self.learner.logprobs(first)
+        seen["again"] = self.learner.logprobs(first)
+        for step in range(1, NUM_STEPS + 1):
+            seen["metrics"].append(self.learner.step(step, self._updates(packed_step(self.scenario, step))))
+            if step == 1:
+                seen["gradients"] = self._gradients()
+            if step == SAVED_STEP:
+                self._save()
+        seen["weights"] = self._weights()
+        seen["own"] = self._own_parameters()
+        self.learner.export(self.out / "export")
+        seen["final_logprobs"] = self.learner.logprobs(first)
+        seen["skipped"] = self._skip()
+        seen["resumed"] = {name: self._resume(name) for name in (*self.scenario.resume_from, self.scenario.name)}
+        torch.save(seen, self.out / f"rank{self.rank}.pt")
+        self.learner.close()
+
+    def _updates(self, step: PackedStep) -> tuple[tuple[MicroBatch, ...], ...]:
+        return updates_of(step, dp_index(self.rank, self.scenario.parallel))
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        from da3po.learner.megatron.weights import hf_stream
+
+        return {name: tensor.clone() for name, tensor in hf_stream(self.learner.trainer.model)}
+
+    def _own_parameters(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone() for name, value in self.learner.trainer.model.named_parameters()}
+
+    def _gradients(self) -> dict[str, torch.Tensor]:
+        """Whole gradients of the last update. The distributed optimizer leaves each data-parallel rank with its part."""
+        import torch.distributed as dist
+        from megatron.core import parallel_state
+
+        from da3po.learner.megatron.weights import hf_stream
+
+        trainer = self.learner.trainer
+        group = parallel_state.get_data_parallel_group()
+        for buffer in trainer.ddp.buffers:
+            own = buffer.grad_data.chunk(group.size())[group.rank()].clone()
+            dist.all_gather_into_tensor(buffer.grad_data, own, group=group)
+        return {name: value.clone() for name, value in hf_stream(trainer.model, of=lambda weight: weight.main_grad)}
+
+    def _skip(self) -> dict[str, Any]:
+        """Non-finite gradients: two skipped updates leave everything as it was, and the third ends the run."""
+        from da3po.learner.megatron.optimizer import TooManySkipped
+
+        before = self._own_parameters()
+        bad = self._updates(packed_step(self.scenario, 1, bad=True))
+        metrics = [self.learner.step(NUM_STEPS, bad) for _ in range(2)]
+        unchanged = all(torch.equal(before[name], value) for name, value in self._own_parameters().items())
+        try:
+            self.learner.step(NUM_STEPS, bad)
+        except TooManySkipped as error:
+            return {"metrics": metrics, "unchanged": unchanged, "error": str(error)}
+        return {"metrics": metrics, "unchanged": unchanged, "error": ""}
+
+    def _save(self) -> None:
+        import torch.distributed as dist
+
+        path = self.out / "checkpoint"
+        if self.rank == 0:
+            path.mkdir()
+        dist.barrier()
+        self.learner.save(path)
+
+    def _resume(self, name: str) -> dict[str, Any]:
+        """Go on from the checkpoint of scenario `name` to the end."""
+        self.learner.load(self.out.parent / name / "checkpoint")
+        metrics = [
+            self.learner.step(step, self._updates(packed_step(self.scenario, step)))
+            for step in range(SAVED_STEP + 1, NUM_STEPS + 1)
+        ]
+        return {"metrics": metrics, "weights": self._weights()}
