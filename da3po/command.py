@@ -30,8 +30,8 @@ class Interrupted(BaseException):
 def run_command(body: Callable[[], int]) -> int:
     """Run a command's body and turn the errors that a user can act on into a message and an exit code.
 
-    2: the command line, the data or the run directory cannot be used; nothing was started. 1: the run failed. 3: prompts
-    ran dry. 128 + n: ended by signal n. Anything unexpected keeps its traceback and ends with 1.
+    2: the command line, the data or the run directory cannot be used; nothing was started. 1: the run failed.
+    3: prompts ran dry. 128 + n: ended by signal n. Anything unexpected keeps its traceback and ends with 1.
     """
     try:
         return body()

@@ -107,7 +107,11 @@ def check_length(config: Config, spec: ModelSpec) -> None:
 
 
 async def _run(
-    config: Config, prepared: Prepared, run_dir: RunDirectory, checkpoints: CheckpointDirectory, start: Checkpoint | None
+    config: Config,
+    prepared: Prepared,
+    run_dir: RunDirectory,
+    checkpoints: CheckpointDirectory,
+    start: Checkpoint | None,
 ) -> int:
     first = start.step if start else 0
     async with AsyncExitStack() as stack:

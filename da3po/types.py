@@ -99,7 +99,7 @@ class GroupResult:
 
 
 class Outcome(enum.StrEnum):
-    """What grading one response came to. Only CORRECT, WRONG and NO_ANSWER are grades; the rest are failures to grade."""
+    """What grading one response came to: CORRECT, WRONG and NO_ANSWER are grades, the rest are failures to grade."""
 
     CORRECT = "correct"
     WRONG = "wrong"

@@ -1,10 +1,10 @@
 """The checkpoints of a run: numbered steps, each complete or not there.
 
-    RUN/checkpoints/step_000010/manifest.json    written last; names every file with its size and checksum
-                               /state.json       what the controller needs to go on
-                               /config.yaml      the config that made it
-                               /learner/...      weights and optimizer, in the learner's own format
-    RUN/checkpoints/.writing-step_000020         a save in progress, or one that was cut off
+RUN/checkpoints/step_000010/manifest.json    written last; names every file with its size and checksum
+                           /state.json       what the controller needs to go on
+                           /config.yaml      the config that made it
+                           /learner/...      weights and optimizer, in the learner's own format
+RUN/checkpoints/.writing-step_000020         a save in progress, or one that was cut off
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Checkpoint:
         return self.path / "learner"
 
     def state(self) -> dict[str, Any]:
-        """The controller's state. Raises CheckpointError if a file of the checkpoint has changed since it was written."""
+        """The controller's state. Raises CheckpointError if a file has changed since it was written."""
         problem = find_damage(self.path, checksums=True)
         if problem:
             raise CheckpointError(f"{self.path}: {problem}")
@@ -77,7 +77,7 @@ class CheckpointDirectory:
         final = self._path / f"step_{step:06d}"
         if final.exists():  # an older attempt at the same step, from before the run was resumed
             shutil.rmtree(final)
-        os.rename(writing, final)
+        writing.rename(final)
         _flush(self._path)
         self._retire()
         return Checkpoint(step=step, path=final)

@@ -67,5 +67,6 @@ def check_identity(checkpoint: Checkpoint, saved: dict[str, Any], here: dict[str
     for key, value in here.items():
         if saved.get(key) != value:
             raise CheckpointError(
-                f"{checkpoint.path} was made with {key}={saved.get(key)!r}, this run has {value!r}; choose another run.dir"
+                f"{checkpoint.path} was made with {key}={saved.get(key)!r}, this run has {value!r}; "
+                "choose another run.dir"
             )

@@ -72,8 +72,7 @@ _CALLED_ELSEWHERE = {
 
 
 def nearest(key: str) -> str | None:
-    """The existing option that `key` was most likely meant to be: by a name it has elsewhere, its whole path, or its last
-    part."""
+    """The option that `key` was most likely meant to be: by its name elsewhere, its whole path, or its last part."""
     keys = list(leaves())
     elsewhere = _CALLED_ELSEWHERE.get(key.rpartition(".")[2].lower())
     if elsewhere:
@@ -81,7 +80,7 @@ def nearest(key: str) -> str | None:
     whole = difflib.get_close_matches(key, keys, n=1, cutoff=0.75)
     if whole:
         return whole[0]
-    head, _, last = key.rpartition(".")
+    last = key.rpartition(".")[2]
     by_last: dict[str, list[str]] = {}
     for known in keys:
         by_last.setdefault(known.rpartition(".")[2], []).append(known)

@@ -80,7 +80,7 @@ def _groups() -> dict[str, list[str]]:
 
 
 def _prepare(text: str) -> str:
-    """Check one override's key and quote the strings in it, so that paths with any character come through as they are."""
+    """Check one override's key, and quote a string value, so that any path comes through as it is."""
     match = _OVERRIDE.fullmatch(text)
     if not match:
         raise ConfigError(f"an override has the form key=value, got {text!r}")
@@ -97,8 +97,8 @@ def _prepare(text: str) -> str:
             raise ConfigError(f"{key}={value}: there is no such option; {key} is one of {', '.join(groups[key])}")
         return f"{key}={value}"
     if key in sections():
-        build_error = f"{key} is a section, not a value (got {value!r}); its options are "
-        raise ConfigError(build_error + ", ".join(o for o in options if o.startswith(key + ".")))
+        inside = ", ".join(option for option in options if option.startswith(key + "."))
+        raise ConfigError(f"{key} is a section, not a value (got {value!r}); its options are {inside}")
     if key not in options:
         raise unknown_key(key.lstrip("+~"))
     return f"{key}={_quote(value) if _is_text(options[key]) else value}"
@@ -106,8 +106,8 @@ def _prepare(text: str) -> str:
 
 def _refuse_scalar_over_section(key: str, value: str, choices: list[str]) -> None:
     raise ConfigError(
-        f"{key}={value}: {key} is a section, not a value; choose one of {', '.join(choices)}, or set one of its options: "
-        + ", ".join(option for option in leaves() if option.startswith(key + "."))
+        f"{key}={value}: {key} is a section, not a value; choose one of {', '.join(choices)}, "
+        "or set one of its options: " + ", ".join(option for option in leaves() if option.startswith(key + "."))
     )
 
 

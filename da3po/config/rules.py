@@ -28,8 +28,8 @@ def _sequence_clip(config: Config) -> Iterator[str]:
     loss = config.algo.loss
     if loss.ratio == "sequence" and max(loss.clip_low, loss.clip_high) > LARGEST_SEQUENCE_CLIP:
         yield (
-            f"algo.loss.ratio=sequence with algo.loss.clip_low={loss.clip_low} and clip_high={loss.clip_high}: a sequence "
-            "ratio needs a far smaller clip (GSPO: 3e-4 and 4e-4)"
+            f"algo.loss.ratio=sequence with algo.loss.clip_low={loss.clip_low} and clip_high={loss.clip_high}: "
+            "a sequence ratio needs a far smaller clip (GSPO: 3e-4 and 4e-4)"
         )
 
 
@@ -37,8 +37,8 @@ def _on_policy_sampling(config: Config) -> Iterator[str]:
     rollout = config.rollout
     if rollout.top_p != 1 or rollout.top_k != -1:
         yield (
-            f"rollout.top_p={rollout.top_p} and rollout.top_k={rollout.top_k}: training samples must come from the whole "
-            "distribution (1.0 and -1), or their log-probs are not the learner's; use eval.top_p for evaluation"
+            f"rollout.top_p={rollout.top_p} and rollout.top_k={rollout.top_k}: training samples must come from the "
+            "whole distribution (1.0 and -1), or their log-probs are not the learner's; use eval.top_p for evaluation"
         )
 
 

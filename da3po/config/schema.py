@@ -176,7 +176,8 @@ class LossConfig:
         _require(0 < self.clip_low < 1, f"algo.loss.clip_low must lie between 0 and 1, got {self.clip_low}")
         _require(self.clip_high > 0, f"algo.loss.clip_high must be positive, got {self.clip_high}")
         _require(
-            self.dual_clip is None or self.dual_clip > 1, f"algo.loss.dual_clip must be > 1 or null, got {self.dual_clip}"
+            self.dual_clip is None or self.dual_clip > 1,
+            f"algo.loss.dual_clip must be > 1 or null, got {self.dual_clip}",
         )
 
 
@@ -232,7 +233,9 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         _require(self.num_prompts >= 1, f"rollout.num_prompts must be >= 1, got {self.num_prompts}")
-        _require(self.num_samples >= 2, f"rollout.num_samples must be >= 2 for a group advantage, got {self.num_samples}")
+        _require(
+            self.num_samples >= 2, f"rollout.num_samples must be >= 2 for a group advantage, got {self.num_samples}"
+        )
         _require(self.temperature > 0, f"rollout.temperature must be positive, got {self.temperature}")
         _require(0 < self.top_p <= 1, f"rollout.top_p must lie in (0, 1], got {self.top_p}")
         _require(self.top_k == -1 or self.top_k >= 1, f"rollout.top_k must be -1 (off) or >= 1, got {self.top_k}")

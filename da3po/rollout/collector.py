@@ -92,13 +92,16 @@ class Collector:
     async def collect(self, step: int) -> StepBatch:
         """The batch of one step. Raises what the starvation policy raises when prompts run dry."""
         batch = self._post.begin(step, weight_version=step - 1)
-        rounds = 0
-        while batch is None and rounds < self._max_rounds:
-            batch = await self._round()
-            rounds += 1
-        if batch is None:
-            batch = self._post.starve()
+        while batch is None:
+            batch = await self._attempt()
         return batch
+
+    async def _attempt(self) -> StepBatch | None:
+        """As many rounds as the limit allows; then the starvation policy gives a short batch, another attempt or up."""
+        for _ in range(self._max_rounds):
+            if batch := await self._round():
+                return batch
+        return self._post.starve()
 
     async def _round(self) -> StepBatch | None:
         prompts = self._cursor.draw(self._round_size())
@@ -130,7 +133,9 @@ class Collector:
                 done, _ = await asyncio.wait({graded[prompt.draw], producer}, return_when=asyncio.FIRST_COMPLETED)
                 if producer in done and not graded[prompt.draw].done():
                     await producer
-                    raise RuntimeError(f"the engines ended without an answer to prompt {prompt.uid} (draw {prompt.draw})")
+                    raise RuntimeError(
+                        f"the engines ended without an answer to prompt {prompt.uid} (draw {prompt.draw})"
+                    )
                 yield await graded[prompt.draw]
             await producer
         finally:

@@ -116,7 +116,9 @@ def test_the_last_of_two_equal_overrides_wins():
     assert load(["train.steps=1", "train.steps=2"]).train.steps == 2
 
 
-@pytest.mark.parametrize("path", ["/a b/c=1,x(2).parquet", "it's.jsonl", "[x].jsonl", "a\\b", "null", "12", "ü.parquet"])
+@pytest.mark.parametrize(
+    "path", ["/a b/c=1,x(2).parquet", "it's.jsonl", "[x].jsonl", "a\\b", "null", "12", "ü.parquet"]
+)
 def test_paths_come_through_as_they_are(path):
     assert load([f"data.train={path}"]).data.train == path
 

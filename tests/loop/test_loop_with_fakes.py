@@ -1,0 +1,229 @@
+"""The whole flow, prompts to published weights, in a second: real cursor, collector, post-processing, packer, pool and
+publisher around a fake learner and fake engines."""
+
+import json
+import subprocess
+import sys
+
+import fakes
+import pytest
+
+from da3po import loop
+from da3po.config.load import load
+from da3po.data.cursor import Cursor
+from da3po.engine.pool import EnginePool
+from da3po.pack.packer import Packer
+from da3po.rollout.collector import Collector
+from da3po.rollout.postprocess import PostProcessor, StarvationError
+from da3po.sync.publish import WeightPublisher
+
+NUM_PROMPTS, NUM_SAMPLES = 6, 4
+SMALL = [f"rollout.num_prompts={NUM_PROMPTS}", f"rollout.num_samples={NUM_SAMPLES}", "rollout.max_tokens=8"]
+SMALL += ["algo.overlong.cache=2"]
+
+
+class Parts:
+    """A run of fakes; `overrides` are those of the command line."""
+
+    def __init__(self, *overrides, steps=3, num_engines=2, script=fakes.coin_toss, grade=fakes.grade_text, count=40):
+        config = load([*SMALL, *overrides])
+        self.channel = fakes.FakeChannel()
+        self.engines = [fakes.FakeEngine(self.channel, script) for _ in range(num_engines)]
+        self.learner = fakes.FakeLearner(self.channel)
+        self.recorder = fakes.FakeRecorder()
+        pool = EnginePool(self.engines)
+        sampling = config.algo.dynamic_sampling
+        self.collector = Collector(
+            cursor=Cursor(fakes.prompts(count), seed=1, shuffle=True),
+            generate=pool.generate,
+            grade=grade,
+            post=PostProcessor(config.algo, config.rollout.num_prompts, config.rollout.max_tokens),
+            config=config.rollout,
+            max_rounds=sampling.max_rounds,
+            filters=sampling.enabled,
+            seed=1,
+        )
+        self.run = loop.Run(
+            step=0,
+            last_step=steps,
+            rollouts=self.collector,
+            packer=Packer(
+                loss=config.algo.loss,
+                dp=2,
+                max_tokens=64,
+                pad_to_multiple=1,
+                prompts_per_update=config.train.prompts_per_update,
+            ),
+            learner=self.learner,
+            weights=WeightPublisher(self.learner, pool),
+            evaluator=fakes.Never(),
+            checkpoints=fakes.Never(),
+            recorder=self.recorder,
+        )
+
+    async def train(self):
+        await loop.train(self.run)
+        return self
+
+
+async def test_a_run_learns_and_every_step_is_whole():
+    parts = await Parts(steps=4).train()
+    assert [samples.step for samples, _ in parts.recorder.steps] == [1, 2, 3, 4]
+    assert parts.run.step == 4
+    for samples, _ in parts.recorder.steps:
+        assert samples.group_sizes == (NUM_SAMPLES,) * NUM_PROMPTS
+        assert len({group.prompt.draw for group in samples.groups}) == NUM_PROMPTS
+        for group in samples.groups:
+            assert 0 < group.p_hat < 1
+            assert {completion.weight_version for completion in group.completions} <= {
+                samples.step - 1,
+                samples.step - 2,
+            }
+    assert parts.learner.skill == pytest.approx(0.8)
+    assert parts.engines[0].skill == parts.engines[1].skill == parts.learner.skill
+
+
+async def test_samples_of_the_opening_weights_are_fresh_and_carried_ones_are_not():
+    parts = await Parts(steps=3).train()
+    for samples, _ in parts.recorder.steps:
+        versions = [c.weight_version for group in samples.groups for c in group.completions]
+        assert [sample.fresh for sample in samples.samples] == [version == samples.step - 1 for version in versions]
+
+
+async def test_groups_enter_in_the_order_they_were_drawn_whatever_finishes_first():
+    parts = await Parts(steps=3).train()
+    for samples, _ in parts.recorder.steps:
+        draws = [group.prompt.draw for group in samples.groups]
+        assert draws == sorted(draws)
+
+
+async def test_all_samples_of_a_prompt_are_asked_of_one_engine_with_seeds_of_their_own():
+    parts = await Parts(steps=2).train()
+    keys = [request.key for engine in parts.engines for request in engine.requests]
+    assert len(keys) == len(set(keys))
+    seeds = [seed for engine in parts.engines for request in engine.requests for seed in request.seeds]
+    assert len(seeds) == len(set(seeds)) == len(keys) * NUM_SAMPLES
+
+
+async def test_metrics_that_others_rely_on_are_there():
+    _, values = (await Parts(steps=1).train()).recorder.steps[0]
+    wanted = {
+        "rollout/accuracy", "rollout/num_prompts_generated", "rollout/dropped_all_correct", "rollout/dropped_all_wrong",
+        "daa/amplified_groups", "rollout/truncated_fraction", "time/step", "time/generate", "time/learn", "time/sync",
+        "tokens/per_second",
+    }  # fmt: skip
+    assert wanted <= values.keys()
+    phases = sum(values[f"time/{name}"] for name in ("generate", "pack", "learn", "sync"))
+    assert values["time/step"] == pytest.approx(phases)
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dapo", "da3po", "gspo"])
+async def test_the_loop_is_the_same_for_every_algorithm(algo):
+    parts = await Parts(f"algo={algo}", steps=2).train()
+    assert len(parts.learner.batches) == 2
+    filters = algo in ("dapo", "da3po")
+    for samples, values in parts.recorder.steps:
+        assert len(samples.group_sizes) == NUM_PROMPTS
+        assert filters or values["rollout/num_prompts_generated"] == NUM_PROMPTS
+
+
+async def test_a_step_is_split_into_the_updates_asked_for():
+    parts = await Parts("train.prompts_per_update=2", steps=1).train()
+    assert [update.num_sequences for update in parts.learner.batches[0].updates] == [2 * NUM_SAMPLES] * 3
+
+
+def drawn(parts):
+    return [
+        (samples.step, [(g.prompt.uid, g.prompt.draw, [c.text for c in g.completions]) for g in samples.groups])
+        for samples, _ in parts.recorder.steps
+    ]
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4, 5])
+@pytest.mark.parametrize("algo", ["da3po", "grpo"])
+async def test_a_resumed_run_draws_what_an_uninterrupted_one_does(stop, algo, tmp_path):
+    whole = await Parts(f"algo={algo}", steps=6, count=13).train()
+    first = await Parts(f"algo={algo}", steps=stop, count=13).train()
+    await first.learner.save(tmp_path)
+    state = json.loads(json.dumps(first.collector.state_dict()))
+
+    second = Parts(f"algo={algo}", steps=6, count=13)
+    await second.learner.load(tmp_path)
+    second.collector.load_state_dict(state)
+    second.run.step = stop
+    await second.train()
+    assert drawn(first) + drawn(second) == drawn(whole)
+
+
+async def test_prompts_that_are_never_solved_end_the_run_after_the_named_number_of_rounds():
+    parts = Parts("algo.dynamic_sampling.max_rounds=3", script=fakes.always(fakes.WRONG))
+    with pytest.raises(StarvationError, match="all wrong"):
+        await parts.train()
+    assert parts.run.step == 0 and not parts.learner.batches
+    requested = sum(len(engine.requests) for engine in parts.engines)
+    assert requested <= 3 * 4 * NUM_PROMPTS
+
+
+async def test_a_run_that_starves_later_trains_on_what_it_found_first():
+    def sometimes(prompt_ids, seed, skill):
+        return fakes.coin_toss(prompt_ids, seed, skill) if prompt_ids[0] % 40 == 0 else fakes.WRONG
+
+    parts = Parts("algo.dynamic_sampling.max_rounds=2", steps=1, script=sometimes)
+    await parts.train()
+    (samples, _), *_ = parts.recorder.steps
+    assert 0 < len(samples.group_sizes) < NUM_PROMPTS
+
+
+class BrokenError(RuntimeError):
+    pass
+
+
+async def broken_grade(gold, responses):
+    raise BrokenError("grader")
+
+
+def broken_script(prompt_ids, seed, skill):
+    raise BrokenError("engine")
+
+
+async def test_a_grader_that_raises_ends_the_run():
+    with pytest.raises(BrokenError, match="grader"):
+        await Parts(grade=broken_grade).train()
+
+
+async def test_an_engine_that_raises_ends_the_run():
+    with pytest.raises(Exception, match="engine"):
+        await Parts(script=broken_script).train()
+
+
+@pytest.mark.parametrize("method", ["step", "publish"])
+async def test_a_learner_that_raises_ends_the_run(method):
+    parts = Parts()
+
+    async def fail(*args, **kwargs):
+        raise BrokenError(method)
+
+    setattr(parts.learner, method, fail)
+    with pytest.raises(BrokenError, match=method):
+        await parts.train()
+
+
+async def test_an_engine_that_forgets_a_prompt_is_not_waited_for():
+    parts = Parts()
+    whole = parts.engines[0].generate
+
+    async def forgetful(requests):
+        async for result in whole(requests[1:]):
+            yield result
+
+    parts.engines[0].generate = forgetful
+    with pytest.raises(Exception, match="without an answer to prompt"):
+        await parts.train()
+
+
+def test_the_loop_imports_nothing_heavy():
+    script = (
+        "import sys, da3po.loop\n"
+        "heavy = {'ray', 'vllm', 'megatron', 'transformers', 'hydra'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
