@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 
 class Tokenizer(Protocol):
@@ -26,8 +26,8 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Tokenizer:
     """The tokenizer of a Hugging Face model directory."""
     from transformers import AutoTokenizer
 
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    return tokenizer
+    tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    return cast("Tokenizer", tokenizer)
 
 
 def begins_with_bos(tokenizer: Tokenizer) -> bool:

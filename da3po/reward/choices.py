@@ -1,0 +1,39 @@
+"""Multiple choice: answers that are one letter of A to J."""
+
+from __future__ import annotations
+
+import re
+
+from da3po.reward.extract import marked_answer, visible
+
+_GOLD = re.compile(r"\(?([A-J])\)?[.:)]?(?:\s+[^\W\d_]{2,}.*)?", re.DOTALL)
+_GOLD_SENTENCE = re.compile(r"answer is\s*:?\s*\(?([A-J])\)?(?![\w])", re.IGNORECASE)
+_DECORATION = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
+_LETTER = re.compile(r"(?<![\w'’\\])\(?([A-J])\)?(?![\w'’])")
+_ANCHOR = re.compile(r"(?i:answer|choice|option)\s*(?:is|:)?[^A-J\n]{0,30}?\(?(?<![A-Za-z])([A-J])\)?(?![\w'’])")
+
+
+def choice_of_gold(gold: str) -> str | None:
+    """The letter that a reference such as `C`, `(C) Cecile` or `... the answer is (C)` names; else None."""
+    text = _DECORATION.sub(r"\1", gold).strip().strip("$").strip()
+    sentence = _GOLD_SENTENCE.search(text)
+    if sentence:
+        return sentence[1].upper()
+    match = _GOLD.fullmatch(text)
+    return match[1] if match else None
+
+
+def choice_of_response(response: str) -> str | None:
+    """The letter that a response settles on; None if it names none, "" if it names several at once."""
+    text = visible(response)
+    if text is None:
+        return None
+    marked = marked_answer(text)
+    if marked is not None:
+        letters = set(_LETTER.findall(_DECORATION.sub(r"\1", marked)))
+        return letters.pop() if len(letters) == 1 else "" if letters else None
+    anchored = _ANCHOR.findall(text)
+    if anchored:
+        return str(anchored[-1])
+    letters_in_order = _LETTER.findall(text)
+    return str(letters_in_order[-1]) if letters_in_order else None

@@ -1,0 +1,242 @@
+"""Whether two answers say the same. From the cheap and certain to the costly: text, numbers, structure, symbols."""
+
+from __future__ import annotations
+
+import re
+
+from da3po.reward import structure
+from da3po.reward.brackets import max_depth, split
+from da3po.reward.limits import MAX_DEPTH, MAX_LENGTH, TooComplexError
+from da3po.reward.normalize import normalize
+from da3po.reward.quantities import Quantity, parse_comma_quantity, parse_quantity, split_unit
+from da3po.reward.structure import Items, Leaf, Node, Ordered, assignment
+
+MAX_ITEMS = 100
+
+_DIGITS = re.compile(r"\s*[-+]?[\d,.]+\s*")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
+_COMMAND = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_BASED = re.compile(r"(\w+)_\s*\{?\s*(\d{1,2})\s*\}?")
+_RATIO = re.compile(r"\s*[^:=<>]+(?::[^:=<>]+)+")
+
+
+def same(gold: str, answer: str) -> bool:
+    """Whether `answer` gives `gold`. Raises TooComplexError for what must not be evaluated."""
+    if _squeeze(gold) == _squeeze(answer):
+        return True
+    if len(answer) > MAX_LENGTH or max_depth(answer) > MAX_DEPTH:
+        if _DIGITS.fullmatch(answer):
+            return False
+        raise TooComplexError(f"an answer of {len(answer)} characters, brackets {max_depth(answer)} deep")
+    return _same_text(_infinity(normalize(gold)), _infinity(normalize(answer)))
+
+
+def _infinity(text: str) -> str:
+    return re.sub(r"\+\s*\\infty", r"\\infty", text)
+
+
+def _same_text(gold: str, answer: str) -> bool:
+    if _squeeze(gold) == _squeeze(answer):
+        return bool(_squeeze(gold))
+    numbers = _same_number(gold, answer)
+    if numbers is not None:
+        return numbers
+    return _same_node(structure.parse(gold), structure.parse(answer))
+
+
+def _squeeze(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+def _same_number(gold: str, answer: str) -> bool | None:
+    """The verdict if both are numbers, with or without unit; None if one is not."""
+    left, right = parse_quantity(gold), parse_quantity(answer)
+    if left and right:
+        return left.matches(right)
+    for number, text in ((left, answer), (right, gold)):
+        other = parse_comma_quantity(text) if number else None
+        if number and other:
+            return number.matches(other)
+    return None
+
+
+def _same_node(gold: Node, answer: Node) -> bool:
+    if isinstance(gold, Leaf) and isinstance(answer, Leaf):
+        return _same_leaf(gold.text, answer.text)
+    if isinstance(gold, Ordered) and isinstance(answer, Ordered):
+        return _same_ordered(gold, answer)
+    if isinstance(gold, Items) and isinstance(answer, Items):
+        return _same_items(gold.parts, answer.parts)
+    if isinstance(gold, Items | Ordered) and isinstance(answer, Items | Ordered):
+        return _same_across(gold, answer)
+    return _leaf_against_structure(gold, answer)
+
+
+def _same_ordered(gold: Ordered, answer: Ordered) -> bool:
+    if len(gold.parts) != len(answer.parts):
+        return False
+    if gold.names and answer.names and not gold.brackets and not answer.brackets:
+        if sorted(gold.names) != sorted(answer.names):
+            return False
+        by_name = dict(zip(answer.names, answer.parts, strict=True))
+        return all(_same_node(part, by_name[name]) for name, part in zip(gold.names, gold.parts, strict=True))
+    if gold.names and answer.names and gold.names != answer.names:
+        return False
+    if gold.brackets and answer.brackets and gold.brackets != answer.brackets:
+        return False
+    return all(_same_node(left, right) for left, right in zip(gold.parts, answer.parts, strict=True))
+
+
+def _same_items(gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool:
+    """Equal as sets: each answer matches a gold, and each gold is matched."""
+    gold, answer = _flat(gold), _flat(answer)
+    if max(len(gold), len(answer)) > MAX_ITEMS:
+        return False
+    left = list(gold)
+    for part in answer:
+        match = next((other for other in left if _same_node(other, part)), None)
+        if match is None:
+            if not any(_same_node(other, part) for other in gold):
+                return False
+        else:
+            left.remove(match)
+    return all(any(_same_node(other, part) for part in answer) for other in left)
+
+
+def _flat(parts: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(leaf for part in parts for leaf in (_flat(part.parts) if isinstance(part, Items) else (part,)))
+
+
+def _same_across(gold: Items | Ordered, answer: Items | Ordered) -> bool:
+    """A list without brackets against named values: `3, 5` and `x = 3, y = 5`, in this order."""
+    ordered, items = (gold, answer) if isinstance(gold, Ordered) else (answer, gold)
+    if not isinstance(ordered, Ordered) or ordered.brackets or len(ordered.parts) != len(items.parts):
+        return len(items.parts) == 1 and _same_node(items.parts[0], ordered)
+    return all(_same_node(left, right) for left, right in zip(ordered.parts, items.parts, strict=True))
+
+
+def _leaf_against_structure(gold: Node, answer: Node) -> bool:
+    leaf, other = (gold, answer) if isinstance(gold, Leaf) else (answer, gold)
+    assert isinstance(leaf, Leaf)
+    pair = assignment(leaf.text)
+    if pair is not None:
+        return _same_node(structure.parse(pair[1]), other)
+    if isinstance(other, Items) and len(other.parts) == 1:
+        return _same_node(leaf, other.parts[0])
+    texts = (leaf.text, _source(other))
+    return _symbolic(*texts) if leaf is gold else _symbolic(*reversed(texts))
+
+
+def _source(node: Node) -> str:
+    """LaTeX of a structure, for the parser behind."""
+    if isinstance(node, Leaf):
+        return node.text
+    if isinstance(node, Items):
+        inner = [_source(part) for part in node.parts]
+        joint = r" \cup " if all(isinstance(part, Ordered) for part in node.parts) else ", "
+        return joint.join(inner) if joint != ", " else r"\{" + ", ".join(inner) + r"\}"
+    if node.brackets == "matrix":
+        rows = (" & ".join(_source(cell) for cell in row.parts) for row in node.parts if isinstance(row, Ordered))
+        return r"\begin{pmatrix}" + r" \\ ".join(rows) + r"\end{pmatrix}"
+    left, right = node.brackets or "()"
+    return left + ", ".join(_source(part) for part in node.parts) + right
+
+
+def _same_leaf(gold: str, answer: str) -> bool:
+    if _squeeze(gold) == _squeeze(answer):
+        return True
+    numbers = _same_number(gold, answer)
+    if numbers is not None:
+        return numbers
+    if "=" not in gold and (result := _result(answer)) is not None:
+        return _same_text(gold, result)
+    left, right = assignment(gold), assignment(answer)
+    if left and right and _base(left[0]) == _base(right[0]):
+        return _same_text(left[1], right[1])
+    if left and not right and "=" not in answer:
+        return _same_text(left[1], answer)
+    if right and not left and "=" not in gold:
+        return _same_text(gold, right[1])
+    words = _same_words(gold, answer)
+    if words is not None:
+        return words
+    if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
+        return _same_ratio(gold, answer)
+    based = [_BASED.fullmatch(_squeeze(text)) for text in (gold, answer)]
+    if all(based):
+        return False
+    return _same_expression(gold, answer)
+
+
+def _result(answer: str) -> str | None:
+    """The last side of a calculation such as `35 + 70 = 105`, which has no variables on the left."""
+    sides = split(answer, ("=",))
+    if len(sides) < 2 or any(re.search("[A-Za-z]", _COMMAND.sub("", side)) for side in sides[:-1]):
+        return None
+    return sides[-1]
+
+
+def _base(name: str) -> str:
+    return name.partition("(")[0]
+
+
+def _same_words(gold: str, answer: str) -> bool | None:
+    """The verdict if one of the two is text; None if both may be mathematics."""
+    if not (_TEXT.search(gold) or _TEXT.search(answer) or (_is_words(gold) and _is_words(answer))):
+        return None
+    left, right = (_TEXT.sub(r"\1", text).strip().rstrip(".") for text in (gold, answer))
+    if not (_is_words(left) and _is_words(right)):
+        return None
+    if max(len(left), len(right)) > 1:
+        left, right = (re.sub(r"[\s\-',]+|\b(?:the|an?)\s", "", text.casefold()) for text in (left, right))
+    return left == right
+
+
+def _is_words(text: str) -> bool:
+    return bool(_WORDS.fullmatch(text.strip()))
+
+
+def _same_ratio(gold: str, answer: str) -> bool:
+    left, right = split(gold, (":",)), split(answer, (":",))
+    if len(left) != len(right):
+        return False
+    values = [[parse_quantity(part) for part in side] for side in (left, right)]
+    is_time = any(re.fullmatch(r"0\d|00", part.strip()) for part in (*left, *right))
+    if not is_time and all(value and value.number.value for side in values for value in side):
+        numbers = [[value.number.value for value in side if value] for side in values]
+        return all(a * numbers[1][0] == b * numbers[0][0] for a, b in zip(*numbers, strict=True))
+    return all(_same_text(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _same_expression(gold: str, answer: str) -> bool:
+    (gold, gold_unit), (answer, answer_unit) = _without_unit(gold), _without_unit(answer)
+    if gold_unit and answer_unit and gold_unit != answer_unit:
+        return False
+    if gold_unit or answer_unit:
+        return _same_text(gold, answer)
+    return _rounded(gold, answer) or _rounded(answer, gold) or _symbolic(gold, answer)
+
+
+def _without_unit(text: str) -> tuple[str, str]:
+    """Only units that are marked as such: letters at the end of an expression may be variables."""
+    bare, unit = split_unit(text)
+    marked = unit in ("%", "°") or (text.rstrip().endswith("}") and r"\text" in text[len(bare) :])
+    return (bare, unit) if marked else (text, "")
+
+
+def _rounded(decimal: str, expression: str) -> bool:
+    """Whether `decimal` is the value of `expression`, rounded to the places it is written with."""
+    quantity: Quantity | None = parse_quantity(decimal)
+    if quantity is None or quantity.number.places is None:
+        return False
+    from da3po.reward.symbolic import value_of  # as above
+
+    value = value_of(expression)
+    return value is not None and quantity.number.rounds(value)
+
+
+def _symbolic(gold: str, answer: str) -> bool:
+    from da3po.reward.symbolic import equal  # SymPy takes a second to import; most answers never need it
+
+    return equal(gold, answer)

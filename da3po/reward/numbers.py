@@ -1,0 +1,94 @@
+"""Exact values of plainly written numbers. No SymPy here: most answers never need more than this."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_DIGITS = 4000
+# A decimal stands for a value that has no such decimal if it is that value, rounded, to this many digits.
+MIN_ROUNDED_DIGITS = 5
+
+_GROUPED = r"\d{1,3}(?:[ ,]\s?\d{3})+(?:\.\d+)?"
+_PLAIN = r"\d+(?:\.\d*)?|\.\d+"
+_NUMBER = rf"(?:{_GROUPED}|{_PLAIN})"
+_SIGN = r"(?P<sign>(?:[-+]\s*)*)"
+_BRACED = r"\{\s*([-+]?\s*" + _NUMBER + r")\s*\}"
+_DECIMAL = re.compile(rf"{_SIGN}(?P<number>{_NUMBER})")
+_DECIMAL_COMMA = re.compile(rf"{_SIGN}(?P<number>\d+,\d+)")
+_SCIENTIFIC = re.compile(
+    rf"{_SIGN}(?P<number>{_PLAIN})\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*)?(?P<power>-?\d{{1,3}})\s*\}}?"
+)
+_SLASHED = re.compile(rf"{_SIGN}\(?(?P<top>{_NUMBER})\)?\s*/\s*\(?(?P<bottom>[-+]?{_NUMBER})\)?")
+_FRACTION = re.compile(rf"{_SIGN}\\frac\s*{_BRACED}\s*{_BRACED}")
+_MIXED = re.compile(rf"{_SIGN}(?P<whole>\d+)\s*\\frac\s*\{{\s*(?P<top>\d+)\s*\}}\s*\{{\s*(?P<bottom>\d+)\s*\}}")
+_MIXED_SLASHED = re.compile(rf"{_SIGN}(?P<whole>\d+)\s+(?P<top>\d+)\s*/\s*(?P<bottom>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An exact value and, for one written as a decimal, its number of decimal places."""
+
+    value: Fraction
+    places: int | None = None
+
+    def matches(self, other: Number) -> bool:
+        """Equal; or one is a decimal, the other is not, and the decimal is the other one rounded."""
+        if self.value == other.value:
+            return True
+        if (self.places is None) == (other.places is None):
+            return False
+        decimal, exact = (self, other) if self.places is not None else (other, self)
+        return decimal.rounds(exact.value)
+
+    def rounds(self, exact: Fraction) -> bool:
+        """Whether this decimal, of MIN_ROUNDED_DIGITS significant digits or more, is `exact` rounded to its places."""
+        if self.places is None:
+            return False
+        scaled = self.value * 10**self.places
+        return abs(scaled) >= 10 ** (MIN_ROUNDED_DIGITS - 1) and abs(scaled - exact * 10**self.places) * 2 <= 1
+
+
+def parse_number(text: str) -> Number | None:
+    """The value of an integer, decimal, fraction, mixed number or power of ten, with thousands separators or without."""
+    if len(text) > MAX_DIGITS:
+        return None
+    text = text.strip()
+    if match := _DECIMAL.fullmatch(text):
+        return _decimal(match["sign"], re.sub(r"[ ,]", "", match["number"]))
+    if match := _FRACTION.fullmatch(text):
+        return _ratio(match["sign"], Fraction(_clean(match[2])), Fraction(_clean(match[3])))
+    if match := _SLASHED.fullmatch(text):
+        return _ratio(match["sign"], Fraction(_clean(match["top"])), Fraction(_clean(match["bottom"])))
+    if match := _MIXED.fullmatch(text) or _MIXED_SLASHED.fullmatch(text):
+        if int(match["bottom"]) == 0:
+            return None
+        value = int(match["whole"]) + Fraction(int(match["top"]), int(match["bottom"]))
+        return Number(_signed(match["sign"], value))
+    if match := _SCIENTIFIC.fullmatch(text):
+        return Number(_signed(match["sign"], Fraction(match["number"]) * Fraction(10) ** int(match["power"])))
+    return None
+
+
+def parse_decimal_comma(text: str) -> Number | None:
+    """`2,74` read as 2.74."""
+    match = _DECIMAL_COMMA.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
+    return _decimal(match["sign"], match["number"].replace(",", ".")) if match else None
+
+
+def _clean(number: str) -> str:
+    return re.sub(r"[ ,]", "", number)
+
+
+def _ratio(sign: str, top: Fraction, bottom: Fraction) -> Number | None:
+    return Number(_signed(sign, top / bottom)) if bottom else None
+
+
+def _decimal(sign: str, number: str) -> Number:
+    places = len(number.rpartition(".")[2]) if "." in number else None
+    return Number(_signed(sign, Fraction(number)), places)
+
+
+def _signed(sign: str, value: Fraction) -> Fraction:
+    return -value if sign.count("-") % 2 else value

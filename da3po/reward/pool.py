@@ -1,0 +1,94 @@
+"""Grader processes with hard deadlines.
+
+    grade(gold, responses) ──chunk──▶ worker process ──▶ grades
+                              │ deadline passed, or the worker died: it is killed and replaced
+                              └──▶ every response of the chunk again, alone, with a deadline of its own
+
+One hostile answer so costs itself and nothing else; a chunk without one costs a single message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+import pebble
+
+from da3po.config.schema import RewardConfig
+from da3po.reward import worker
+from da3po.reward.graders import load_grader
+from da3po.types import Grade, Outcome, StepStats
+
+logger = logging.getLogger(__name__)
+
+MAX_CHUNK = 64
+
+
+class GraderPool:
+    """Grades responses in `config.num_workers` processes. Usable from any event loop, thread or actor."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        """Start the workers. Raises GraderError at once if there is no such grader."""
+        load_grader(config.grader)
+        self._config = config
+        self._counts: collections.Counter[Outcome] = collections.Counter()
+        self._pool = pebble.ProcessPool(
+            max_workers=config.num_workers,
+            initializer=worker.start,
+            initargs=(config.grader, config.memory_mb, os.getpid()),
+            context=multiprocessing.get_context("spawn"),
+        )
+        self._pool.schedule(worker.grade_chunk, args=("", ()))  # starts the processes
+
+    async def grade(self, gold: str, responses: Sequence[str]) -> list[Grade]:
+        """One grade per response, in order. Raises GraderError if a custom grader breaks its contract."""
+        chunks = [responses[i : i + MAX_CHUNK] for i in range(0, len(responses), MAX_CHUNK)]
+        grades = [grade for chunk in await asyncio.gather(*(self._chunk(gold, c) for c in chunks)) for grade in chunk]
+        self._counts.update(grade.outcome for grade in grades)
+        return grades
+
+    def take_stats(self) -> StepStats:
+        """Failures since the last call, as metrics; warns if they are more than config.max_failure_rate."""
+        counts, self._counts = self._counts, collections.Counter()
+        timeouts, errors = counts[Outcome.TIMEOUT], counts[Outcome.ERROR]
+        rate = (timeouts + errors) / max(1, counts.total())
+        if rate > self._config.max_failure_rate:
+            logger.warning(
+                "%.1f %% of %d responses could not be graded (%d timeouts, %d errors); "
+                "reward.max_failure_rate is %.1f %%",
+                100 * rate,
+                counts.total(),
+                timeouts,
+                errors,
+                100 * self._config.max_failure_rate,
+            )
+        return StepStats({"reward/timeouts": timeouts, "reward/errors": errors, "reward/failure_rate": rate})
+
+    def close(self) -> None:
+        """End every worker, also one that is busy, and wait until they are gone."""
+        self._pool.stop()
+        self._pool.join()
+
+    async def _chunk(self, gold: str, responses: Sequence[str]) -> list[Grade]:
+        try:
+            return await self._run(gold, responses)
+        except (FutureTimeoutError, pebble.ProcessExpired) as error:
+            if len(responses) == 1:
+                return [_failure(error, self._config.timeout)]
+        singly = await asyncio.gather(*(self._chunk(gold, [response]) for response in responses))
+        return [grade for [grade] in singly]
+
+    async def _run(self, gold: str, responses: Sequence[str]) -> list[Grade]:
+        future = self._pool.schedule(worker.grade_chunk, args=(gold, tuple(responses)), timeout=self._config.timeout)
+        return await asyncio.wrap_future(future)
+
+
+def _failure(error: BaseException, timeout: float) -> Grade:
+    if isinstance(error, FutureTimeoutError):
+        return Grade(outcome=Outcome.TIMEOUT, detail=f"no grade within {timeout:g} s")
+    return Grade(outcome=Outcome.ERROR, detail=f"the grader process died ({error})")

@@ -1,0 +1,171 @@
+"""What an answer is made of: a list, a tuple, an interval, a set, a matrix, or one expression."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from da3po.reward.brackets import OPENING, enclosed, split
+
+_CONNECTIVE = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![a-z])|\\(?:wedge|vee)(?![A-Za-z])")
+_MATRIX = re.compile(
+    r"\\begin\{(?:[pbBvV]?matrix\*?|array)\}(?:\s*\{[lcr| ]*\})?(.*?)\\end\{(?:[pbBvV]?matrix\*?|array)\}", re.DOTALL
+)
+_NAME = r"(?:\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?'*)"
+_SIMPLE = re.compile(
+    rf"(?:\\angle\s*)?(?:{_NAME}(?:\([^()=<>]*\))?|\|\s*[A-Z]{{2}}\s*\||\\overline\s*\{{[A-Z]+\}}"
+    rf"|\\frac\s*\{{{_NAME}\}}\s*\{{{_NAME}\}}|{_NAME}(?:\s*:\s*{_NAME})+|\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\))"
+)
+_MEMBERSHIP = re.compile(rf"\s*{_SIMPLE.pattern}\s*\\in(?![A-Za-z])\s*")
+_RELATION = (r"\le", r"\ge", "<", ">")
+_VARIABLE = re.compile(r"\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?")
+_FUNCTION_WORDS = re.compile(r"\\(?:pi|infty|sqrt|frac|sin|cos|tan|log|ln)(?![A-Za-z])|(?<![A-Za-z])e(?![A-Za-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One expression, equation or text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Several answers whose order does not matter: a list or a set."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Several values whose order matters; `brackets` as written, "" for values named by `names` (x = 1, y = 2)."""
+
+    parts: tuple[Node, ...]
+    brackets: str
+    names: tuple[str, ...] = ()
+
+
+Node = Leaf | Items | Ordered
+
+
+def parse(text: str) -> Node:
+    """The structure of a normalised answer."""
+    text = _MEMBERSHIP.sub("", text.strip(), count=1) if _MEMBERSHIP.match(text.strip()) else text.strip()
+    matrix = _MATRIX.fullmatch(_unwrapped(text))
+    if matrix:
+        return _matrix(matrix[1])
+    groups = [group for group in split(_CONNECTIVE.sub(";", text), (";",)) if group]
+    lists = [[part for part in split(group, (",",)) if part] for group in groups]
+    if len(lists) > 1 or (lists and len(lists[0]) > 1):
+        return _list(lists)
+    united = split(text, (r"\cup",))
+    if len(united) > 1:
+        return Items(tuple(parse(part) for part in united))
+    return _enclosed(text) or _signs(text) or _interval(text) or Leaf(text)
+
+
+def _unwrapped(text: str) -> str:
+    return text[1:-1].strip() if enclosed(text) and text[0] == "(" and r"\begin" in text else text
+
+
+def _matrix(body: str) -> Node:
+    rows = [row for row in re.split(r"\\\\", body) if row.strip()]
+    return Ordered(tuple(Ordered(tuple(parse(cell) for cell in split(row, ("&",))), "row") for row in rows), "matrix")
+
+
+def _list(groups: list[list[str]]) -> Node:
+    if len(groups) > 1 and any(len(group) > 1 and _names(group) for group in groups):
+        return Items(tuple(_group(group) for group in groups))
+    flat = [part for group in groups for part in group]
+    return _group(flat)
+
+
+def _group(parts: list[str]) -> Node:
+    names = _names(parts)
+    if names and len(parts) > 1 and len({re.sub(r"_.*|\d", "", name) for name in names}) == len(names):
+        return Ordered(tuple(parse(_value(part)) for part in parts), "", names)
+    if len(parts) > 1:
+        return Items(tuple(parse(_value(part) if assignment(part) else part) for part in parts))
+    return parse(parts[0])
+
+
+def _names(parts: list[str]) -> tuple[str, ...]:
+    """The left-hand sides if every part is an assignment, else none."""
+    assigned = [assignment(part) for part in parts]
+    return tuple(pair[0] for pair in assigned if pair) if all(assigned) else ()
+
+
+def _value(part: str) -> str:
+    pair = assignment(part)
+    return pair[1] if pair else part
+
+
+def assignment(text: str) -> tuple[str, str] | None:
+    """(name, value) of `name = ... = value`, where the name is a symbol, f(x), a ratio or the like; else None.
+
+    A chain of equalities means its last value; `\\approx` after an equality is a remark, alone it assigns.
+    """
+    approximate = split(text, (r"\approx",))
+    if len(approximate) > 1 and "=" not in approximate[0]:
+        sides = [approximate[0], approximate[-1]]
+    else:
+        sides = split(approximate[0], ("=",))
+    if len(sides) < 2 or not sides[-1]:
+        return None
+    name = re.sub(r"\s+", "", sides[0])
+    if not _SIMPLE.fullmatch(sides[0].strip()) and not (len(sides) > 2 and _SIMPLE.fullmatch(sides[-2].strip())):
+        return None
+    return name, sides[-1]
+
+
+def _enclosed(text: str) -> Node | None:
+    if not enclosed(text):
+        return None
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        return _as_items(parse(text[2:-2]))
+    inner = split(text[1:-1], (",", ";"))
+    if text[0] == "{" and text[-1] == "}":
+        return _as_items(parse(text[1:-1])) if len(inner) > 1 else parse(text[1:-1])
+    if text[0] not in OPENING:
+        return None
+    if len(inner) == 1:
+        return parse(inner[0]) if inner[0] and text[0] + text[-1] in ("()", "[]") else None
+    return Ordered(tuple(parse(part) for part in inner), text[0] + text[-1])
+
+
+def _as_items(node: Node) -> Node:
+    return node if isinstance(node, Items) else Items((node,))
+
+
+def _signs(text: str) -> Node | None:
+    """`a \\pm b` is two answers."""
+    value = _value(text)
+    if len(split(value, (r"\pm", r"\mp"))) != 2:
+        return None
+    return Items(tuple(parse(re.sub(r"\\(?:pm|mp)(?![A-Za-z])", sign, value).lstrip("+ ")) for sign in "+-"))
+
+
+def _interval(text: str) -> Node | None:
+    """`a < x \\le b`, `x > a` and the like as the interval of one plain variable."""
+    operators = [token for token in re.findall(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>", text)]
+    sides = split(text, _RELATION)
+    if len(sides) != len(operators) + 1 or len(sides) not in (2, 3):
+        return None
+    if len({operator in (r"\le", "<") for operator in operators}) != 1:
+        return None
+    if operators[0] in (r"\ge", ">"):
+        sides, operators = sides[::-1], operators[::-1]
+    strict = [operator in "<>" for operator in operators]
+    low, high, left, right = r"-\infty", r"\infty", "(", ")"
+    if len(sides) == 3:
+        variable, low, high = sides[1], sides[0], sides[2]
+        left, right = "[("[strict[0]], "])"[strict[1]]
+    elif _VARIABLE.fullmatch(sides[0]):
+        variable, high, right = sides[0], sides[1], "])"[strict[0]]
+    else:
+        variable, low, left = sides[1], sides[0], "[("[strict[0]]
+    if not _VARIABLE.fullmatch(variable) or any(
+        re.search("[A-Za-z]", _FUNCTION_WORDS.sub("", end)) for end in (low, high)
+    ):
+        return None
+    return Ordered((Leaf(low), Leaf(high)), left + right, (variable,))

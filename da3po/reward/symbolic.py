@@ -1,0 +1,167 @@
+"""Equality of expressions. math-verify's parser reads them; numbers at high precision decide.
+
+Text reaches SymPy only through the LaTeX grammar of latex2sympy2_extended, which math-verify uses. `parse_expr` and
+`sympify`, which evaluate Python, are never called on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+import sympy
+from latex2sympy2_extended.latex2sympy2 import latex2sympy
+from math_verify import verify
+from math_verify.grader import should_treat_as_complex
+
+from da3po.reward.limits import TooComplexError
+
+MAX_LOG10 = 10_000.0  # of any value that is computed
+PRECISION = 50
+# Where identities are tested. Points at which a side is not real are skipped; at least MIN_POINTS must remain.
+POINTS = (
+    ("7/5", "0.37", "2.9"),
+    ("-3/7", "1.73", "-0.61"),
+    ("11/4", "-1.19", "0.83"),
+    ("-0.29", "-2.3", "-1.7"),
+    ("3", "5", "7"),
+    ("0.58", "0.21", "0.44"),
+)
+MIN_POINTS = 2
+TOLERANCE = sympy.Float(10) ** -30
+
+_DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?![\d.])")
+
+
+def equal(gold: str, answer: str) -> bool:
+    """Whether two normalised expressions, equations, inequalities or sets are the same.
+
+    Raises TooComplexError for what must not be evaluated. What cannot be parsed equals nothing.
+    """
+    left, right = parse(gold), parse(answer)
+    if left is None or right is None:
+        return False
+    if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
+        verdict = _same_value(left, right)
+        if verdict is not None:
+            return verdict
+    if _is_equation(left) and _is_equation(right):
+        return _same_equation(left, right)
+    return bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def value_of(text: str) -> Fraction | None:
+    """The real value of an expression without symbols, to PRECISION digits; None if it has none."""
+    expression = parse(text)
+    if not isinstance(expression, sympy.Expr) or expression.free_symbols:
+        return None
+    value = _evaluate(expression)
+    return Fraction(str(value)) if value is not None and value.is_real and value.is_finite else None
+
+
+@functools.lru_cache(maxsize=512)
+def parse(text: str) -> Any:
+    """The SymPy object of normalised LaTeX, decimals made exact; None if the grammar does not know it."""
+    exact = _DECIMAL.sub(_exact_decimal, text)
+    try:
+        parsed = latex2sympy(
+            exact, is_real=not should_treat_as_complex(exact), convert_degrees=False, normalization_config=None
+        )
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:  # noqa: BLE001 - the generated parser raises anything; what it cannot read has no value
+        return None
+    if isinstance(parsed, sympy.Basic):
+        _check_size(parsed)
+    return parsed
+
+
+def _exact_decimal(decimal: re.Match[str]) -> str:
+    return rf"\frac{{{int(decimal[1] + decimal[2])}}}{{{10 ** len(decimal[2])}}}"
+
+
+def _check_size(expression: sympy.Basic) -> float:
+    """An upper bound of log10 |expression|, found before it is computed; symbols count as 10."""
+    if isinstance(expression, sympy.Rational):
+        return max(0.0, (abs(expression.p).bit_length() - abs(expression.q).bit_length() + 1) * 0.3011)
+    sizes = [_check_size(argument) for argument in expression.args]
+    if isinstance(expression, sympy.Pow):
+        size = max(1.0, sizes[0]) * _magnitude(expression.args[1])
+    elif isinstance(expression, sympy.exp):
+        size = _magnitude(expression.args[0])
+    elif isinstance(expression, sympy.factorial | sympy.gamma):
+        argument = _magnitude(expression.args[0])
+        size = argument * max(1.0, math.log10(max(1.0, argument)))
+    elif isinstance(expression, sympy.Mul):
+        size = sum(sizes)
+    else:
+        size = max([1.0, *sizes]) + math.log10(len(sizes) + 1)
+    if not size <= MAX_LOG10:
+        raise TooComplexError(f"a number of about {size:.0f} digits")
+    return size
+
+
+def _magnitude(exponent: sympy.Basic) -> float:
+    """|exponent|, whose own size has been checked; symbols count as 10."""
+    value = exponent.evalf(15, maxn=100) if not exponent.free_symbols else None
+    if value is None or not value.is_number or not value.is_finite:
+        return 10.0
+    size = sympy.log(sympy.Abs(value) + 1, 10).evalf(5)
+    return float(10**size) if size < 300 else math.inf
+
+
+def _same_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
+    """Equality by value, at several points if there are symbols; None if values do not decide."""
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    if not symbols:
+        return _close(_evaluate(left), _evaluate(right))
+    verdicts = []
+    for point in POINTS:
+        values = {symbol: sympy.Rational(point[i % len(point)]) + i // len(point) for i, symbol in enumerate(symbols)}
+        a, b = _evaluate(left.xreplace(values)), _evaluate(right.xreplace(values))
+        if a is None or b is None:
+            return None
+        if a.is_real and b.is_real and a.is_finite and b.is_finite:
+            verdicts.append(_close(a, b))
+        elif bool(a.is_finite) != bool(b.is_finite):
+            return None
+    if False in verdicts:
+        return False
+    return True if len(verdicts) >= MIN_POINTS else None
+
+
+def _evaluate(expression: sympy.Expr) -> sympy.Expr | None:
+    value = expression.evalf(PRECISION, maxn=400)
+    return value if value.is_number and not value.has(sympy.nan, sympy.Function) else None
+
+
+def _close(a: sympy.Expr | None, b: sympy.Expr | None) -> bool | None:
+    if a is None or b is None:
+        return None
+    if not (a.is_finite and b.is_finite):
+        return bool(a == b)
+    return bool(sympy.Abs(a - b) <= TOLERANCE * max(sympy.Abs(a), sympy.Abs(b)))
+
+
+def _is_equation(expression: Any) -> bool:
+    return isinstance(expression, sympy.Eq) and all(isinstance(side, sympy.Expr) for side in expression.args)
+
+
+def _same_equation(left: sympy.Eq, right: sympy.Eq) -> bool:
+    """Whether one equation is the other times a number other than zero: lhs - rhs differ by a constant factor."""
+    a, b = left.lhs - left.rhs, right.lhs - right.rhs
+    symbols = sorted(a.free_symbols | b.free_symbols, key=str)
+    if not symbols:
+        return bool(_same_value(a, b))
+    ratios = []
+    for point in POINTS:
+        values = {symbol: sympy.Rational(point[i % len(point)]) + i // len(point) for i, symbol in enumerate(symbols)}
+        x, y = _evaluate(a.xreplace(values)), _evaluate(b.xreplace(values))
+        if x is None or y is None:
+            return bool(verify(left, right, timeout_seconds=None))
+        if x.is_real and y.is_real and x.is_finite and y.is_finite and y != 0 and x != 0:
+            ratios.append(x / y)
+    return len(ratios) >= MIN_POINTS and all(_close(ratios[0], ratio) for ratio in ratios)
