@@ -1,0 +1,125 @@
+"""From a graded group to its learning signal: shaping, group advantage, DAA, in this order (Eq. 7, 3, 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from da3po.algo.advantage import group_advantages
+from da3po.algo.daa import Daa
+from da3po.algo.overlong import build_overlong
+from da3po.config.schema import AlgoConfig
+from da3po.types import Completion, Group, Outcome, TrainSample
+
+# Bound once: reading a member off its enum class costs as much as the test itself.
+CORRECT, WRONG, NO_ANSWER = Outcome.CORRECT, Outcome.WRONG, Outcome.NO_ANSWER
+
+
+def count_grades(group: Group) -> tuple[int, int]:
+    """Correct samples, and graded ones."""
+    outcomes = [grade.outcome for grade in group.grades]
+    num_correct = outcomes.count(CORRECT)
+    return num_correct, num_correct + outcomes.count(WRONG) + outcomes.count(NO_ANSWER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSignal:
+    """Of the graded samples of one group, in order; failures to grade are left out of everything.
+
+    completions: the responses. correct: from the raw outcome. rewards: R_acc + R_len.
+    plain, advantages: the group advantage before and after DAA.
+    """
+
+    completions: tuple[Completion, ...]
+    correct: tuple[bool, ...]
+    rewards: tuple[float, ...]
+    plain: tuple[float, ...]
+    advantages: tuple[float, ...]
+
+    @property
+    def amplified(self) -> list[bool]:
+        return [after != before for before, after in zip(self.plain, self.advantages, strict=True)]
+
+
+class SignalMaker:
+    """The parts of an algorithm that make a group's signal."""
+
+    def __init__(self, algo: AlgoConfig, max_tokens: int, daa: Daa) -> None:
+        self._advantage = algo.advantage
+        self._overlong: Callable[[int], float] = build_overlong(algo.overlong, max_tokens)
+        self._daa = daa
+
+    def rewards(self, completions: Sequence[Completion], correct: Sequence[bool]) -> list[float]:
+        """R = R_acc + R_len (Eq. 7), R_acc being 1 or -1."""
+        return [
+            (1.0 if right else -1.0) + self._overlong(len(completion.token_ids))
+            for completion, right in zip(completions, correct, strict=True)
+        ]
+
+    def teaches(self, group: Group) -> bool:
+        """Whether the group's rewards differ, so that its advantages are not all 0."""
+        completions, correct = _graded(group)
+        return len(set(self.rewards(completions, correct))) > 1
+
+    def __call__(self, group: Group) -> GroupSignal:
+        """Raises ValueError for a group with fewer than two graded samples, which every filter drops."""
+        completions, correct = _graded(group)
+        rewards = self.rewards(completions, correct)
+        plain = group_advantages(rewards, self._advantage)
+        return GroupSignal(
+            completions=tuple(completions),
+            correct=tuple(correct),
+            rewards=tuple(rewards),
+            plain=tuple(plain),
+            advantages=tuple(self._daa.apply(group.prompt.uid, plain, correct)),
+        )
+
+
+def _graded(group: Group) -> tuple[list[Completion], list[bool]]:
+    completions: list[Completion] = []
+    correct: list[bool] = []
+    for completion, grade in zip(group.completions, group.grades, strict=True):
+        outcome = grade.outcome
+        if outcome is CORRECT or outcome is WRONG or outcome is NO_ANSWER:
+            completions.append(completion)
+            correct.append(outcome is CORRECT)
+    return completions, correct
+
+
+def train_samples(group: Group, signal: GroupSignal, weight_version: int) -> list[TrainSample]:
+    """weight_version: of the weights that open the step; samples of any other are not fresh."""
+    return [
+        TrainSample(
+            prompt_uid=group.prompt.uid,
+            prompt_ids=group.prompt.token_ids,
+            response_ids=completion.token_ids,
+            behaviour_logprobs=completion.logprobs,
+            reward=reward,
+            advantage=advantage,
+            fresh=completion.weight_version == weight_version,
+        )
+        for completion, reward, advantage in zip(signal.completions, signal.rewards, signal.advantages, strict=True)
+    ]
+
+
+def signal_metrics(signals: Sequence[GroupSignal]) -> dict[str, float]:
+    """Of the batch that is trained on: mean shaped reward, and what DAA did (shares of groups and response tokens,
+    mean |advantage| before and after, and the mean over groups of the mean advantage after, 0 without DAA).
+    """
+    num_samples = sum(len(signal.rewards) for signal in signals)
+    num_tokens = num_amplified_tokens = num_amplified_groups = 0
+    for signal in signals:
+        lengths = [len(completion.token_ids) for completion in signal.completions]
+        amplified = signal.amplified
+        num_tokens += sum(lengths)
+        num_amplified_tokens += sum(length for length, yes in zip(lengths, amplified, strict=True) if yes)
+        num_amplified_groups += any(amplified)
+    return {
+        "reward/mean": sum(sum(signal.rewards) for signal in signals) / num_samples,
+        "daa/amplified_groups": num_amplified_groups / len(signals),
+        "daa/amplified_tokens": num_amplified_tokens / max(num_tokens, 1),
+        "daa/mean_abs_advantage_before": sum(sum(map(abs, signal.plain)) for signal in signals) / num_samples,
+        "daa/mean_abs_advantage_after": sum(sum(map(abs, signal.advantages)) for signal in signals) / num_samples,
+        "daa/group_mean_after": sum(sum(signal.advantages) / len(signal.advantages) for signal in signals)
+        / len(signals),
+    }

@@ -1,0 +1,110 @@
+"""What was generated, graded and dropped between two batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from da3po.algo.dynamic_sampling import DropReason
+from da3po.types import Group, Outcome
+
+BUCKETS = ("0", "0_25", "25_50", "50_75", "75_100", "100")
+"""Of p_hat in percent: exactly 0, four quarters open at 0 and 100, exactly 100."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Plain sums over the groups that were added since the last batch; `metrics` makes means of them.
+
+    Groups that come in after a batch was full count for the next one, so every group counts once.
+    """
+
+    num_groups: int = 0
+    num_kept: int = 0
+    dropped: dict[str, int] = field(default_factory=lambda: {reason.value: 0 for reason in DropReason})
+    outcomes: dict[str, int] = field(default_factory=lambda: {outcome.value: 0 for outcome in Outcome})
+    num_responses: int = 0
+    num_truncated: int = 0
+    num_empty: int = 0
+    num_tokens: int = 0
+    max_tokens: int = 0
+    num_graded_groups: int = 0
+    sum_p_hat: float = 0.0
+    bucket_groups: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
+    bucket_graded: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
+    bucket_correct: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
+
+    def count(self, group: Group, num_correct: int, num_graded: int, dropped: DropReason | None) -> None:
+        """One group and what dynamic sampling said of it."""
+        self.num_groups += 1
+        if dropped is None:
+            self.num_kept += 1
+        else:
+            self.dropped[dropped.value] += 1
+        for grade in group.grades:
+            self.outcomes[grade.outcome] += 1
+        lengths = [len(completion.token_ids) for completion in group.completions if completion.finish != "abort"]
+        self.num_responses += len(lengths)
+        self.num_tokens += sum(lengths)
+        self.num_empty += lengths.count(0)
+        self.max_tokens = max(self.max_tokens, *lengths, 0)
+        self.num_truncated += [completion.finish for completion in group.completions].count("length")
+        if num_graded:
+            self._count_p_hat(num_correct, num_graded)
+
+    def _count_p_hat(self, num_correct: int, num_graded: int) -> None:
+        self.num_graded_groups += 1
+        self.sum_p_hat += num_correct / num_graded
+        if num_correct == num_graded:
+            bucket = len(BUCKETS) - 1
+        elif num_correct == 0:
+            bucket = 0
+        else:
+            bucket = 1 + 4 * num_correct // num_graded
+        self.bucket_groups[bucket] += 1
+        self.bucket_graded[bucket] += num_graded
+        self.bucket_correct[bucket] += num_correct
+
+    @property
+    def accuracy(self) -> float:
+        """Over all graded samples."""
+        return _mean(sum(self.bucket_correct), sum(self.bucket_graded))
+
+    @property
+    def truncated_fraction(self) -> float:
+        """Of the responses that were not aborted, those that the engine cut at the limit, and no others."""
+        return _mean(self.num_truncated, self.num_responses)
+
+    def metrics(self) -> dict[str, float]:
+        """A mean over nothing is 0; the count beside it tells."""
+        values: dict[str, float] = {
+            "rollout/accuracy": self.accuracy,
+            "rollout/num_prompts_generated": self.num_groups,
+            "rollout/num_prompts_kept": self.num_kept,
+            "rollout/truncated_fraction": self.truncated_fraction,
+            "rollout/empty_responses": self.num_empty,
+            "rollout/response_length_mean": _mean(self.num_tokens, self.num_responses),
+            "rollout/response_length_max": self.max_tokens,
+            "rollout/aborted": self.outcomes[Outcome.ABORTED],
+            "reward/timeouts": self.outcomes[Outcome.TIMEOUT],
+            "reward/errors": self.outcomes[Outcome.ERROR],
+            "reward/no_answer": self.outcomes[Outcome.NO_ANSWER],
+            "p_hat/mean": _mean(self.sum_p_hat, self.num_graded_groups),
+        }
+        values |= {f"rollout/dropped_{reason}": count for reason, count in self.dropped.items()}
+        values |= {f"p_hat/count_{name}": count for name, count in zip(BUCKETS, self.bucket_groups, strict=True)}
+        for index, name in list(enumerate(BUCKETS))[1:-1]:
+            values[f"p_hat/accuracy_{name}"] = _mean(self.bucket_correct[index], self.bucket_graded[index])
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Tally:
+        return cls(**state)
+
+
+def _mean(total: float, count: int) -> float:
+    return total / count if count else 0.0

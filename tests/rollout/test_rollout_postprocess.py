@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import json
+import logging
+import math
+
+import pytest
+from builders import group
+
+from da3po.config.schema import (
+    AlgoConfig,
+    DaaConfig,
+    DynamicSamplingConfig,
+    OverlongConfig,
+)
+from da3po.rollout.postprocess import PostProcessor, StarvationError
+from da3po.types import StepBatch
+
+NO_SHAPING = OverlongConfig(enabled=False)
+CONSTANT = DaaConfig(kind="constant")
+
+
+def algo(
+    daa: DaaConfig = CONSTANT, sampling: DynamicSamplingConfig | None = None, overlong: OverlongConfig = NO_SHAPING
+) -> AlgoConfig:
+    return AlgoConfig(daa=daa, dynamic_sampling=sampling or DynamicSamplingConfig(), overlong=overlong)
+
+
+def opened(config: AlgoConfig, num_prompts: int = 1, max_tokens: int = 100) -> PostProcessor:
+    post = PostProcessor(config, num_prompts, max_tokens)
+    assert post.begin(1, weight_version=0) is None
+    return post
+
+
+def batch_of(post: PostProcessor, *outcomes: str, first_draw: int = 0) -> StepBatch:
+    """Add a group for each; the last must fill the batch."""
+    batches = [post.add(group(letters, draw=first_draw + index)) for index, letters in enumerate(outcomes)]
+    assert batches[:-1] == [None] * (len(outcomes) - 1)
+    assert batches[-1] is not None
+    return batches[-1]
+
+
+def rewards(batch: StepBatch) -> list[float]:
+    return [sample.reward for sample in batch.samples]
+
+
+def advantages(batch: StepBatch) -> list[float]:
+    return [sample.advantage for sample in batch.samples]
+
+
+def test_signal_of_a_hard_group() -> None:
+    """1 of 4 correct: mean -0.5, deviations 1.5 and -0.5, sample std 1; DAA doubles the correct one."""
+    batch = batch_of(opened(algo()), "WCWN")
+    assert rewards(batch) == [-1.0, 1.0, -1.0, -1.0]
+    assert advantages(batch) == pytest.approx([-0.5, 3.0, -0.5, -0.5], rel=1e-5)
+
+
+def test_batch_carries_what_the_engine_sampled() -> None:
+    batch = batch_of(opened(algo()), "CW")
+    (source,) = batch.groups
+    assert batch.step == 1
+    assert batch.group_sizes == (2,)
+    for sample, completion in zip(batch.samples, source.completions, strict=True):
+        assert sample.prompt_uid == source.prompt.uid
+        assert sample.prompt_ids is source.prompt.token_ids
+        assert sample.response_ids is completion.token_ids
+        assert sample.behaviour_logprobs is completion.logprobs
+
+
+def test_p_hat_is_taken_from_outcomes_and_shaping_added_afterwards() -> None:
+    """L_m 100, L_c 20: the correct sample of 100 tokens has R = 1 - 1 = 0; its group is hard, so it is amplified."""
+    post = opened(algo(overlong=OverlongConfig(cache=20)))
+    batch = post.add(group("CWW", lengths=[100, 10, 90], finishes=["length", "stop", "stop"]))
+    assert batch is not None
+    assert rewards(batch) == pytest.approx([0.0, -1.0, -1.5])
+    mean, std = -2.5 / 3, math.sqrt((0.8333333**2 + 0.1666667**2 + 0.6666667**2) / 2)
+    assert advantages(batch) == pytest.approx([2 * (0 - mean) / std, (-1 - mean) / std, (-1.5 - mean) / std], rel=1e-4)
+
+
+def test_all_correct_is_dropped_whatever_the_lengths() -> None:
+    """Case A09: the filter looks at raw accuracy, before the length penalty."""
+    post = opened(algo(overlong=OverlongConfig(cache=20)))
+    assert post.add(group("CC", lengths=[10, 100])) is None
+    assert post.num_missing == 1
+
+
+def test_failures_to_grade_are_masked_out_of_their_group() -> None:
+    """Case R32: C and W of two samples have advantages of +-1/sqrt(2); the aborted, late and broken ones have none."""
+    batch = batch_of(opened(algo(daa=DaaConfig(kind="off"))), "CATEW")
+    assert batch.group_sizes == (2,)
+    assert advantages(batch) == pytest.approx([2**-0.5, -(2**-0.5)], rel=1e-5)
+    values = batch.stats.values
+    assert (values["rollout/aborted"], values["reward/timeouts"], values["reward/errors"]) == (1, 1, 1)
+    assert values["rollout/accuracy"] == 0.5
+
+
+def test_the_batch_is_refilled_and_surplus_goes_to_the_next_step() -> None:
+    """Case S03: 4 prompts of 4 samples; two of the first four groups are degenerate."""
+    post = opened(algo(), num_prompts=4)
+    outcomes = ["CWWW", "CCCC", "CCWW", "WWWW", "CWWW", "CCCW", "CWWW", "CCWW"]
+    batches = [post.add(group(letters, draw=draw)) for draw, letters in enumerate(outcomes)]
+    (batch,) = [batch for batch in batches if batch is not None]
+    assert batches.index(batch) == 5
+    assert [source.prompt.draw for source in batch.groups] == [0, 2, 4, 5]
+    assert len(batch.samples) == 16
+    assert post.begin(2, weight_version=1) is None
+    assert post.num_missing == 2
+    second = batch_of(post, "CWWW", "WWWW", "CWWW", first_draw=8)
+    assert [source.prompt.draw for source in second.groups] == [6, 7, 8, 10]
+    assert second.stats.values["rollout/surplus_carried"] == 2
+    assert [sample.fresh for sample in second.samples] == [False] * 16
+
+
+def test_samples_of_the_opening_weights_are_fresh() -> None:
+    post = opened(algo(), num_prompts=1)
+    post.add(group("CW", draw=0, weight_version=0))
+    post.add(group("CW", draw=1, weight_version=0))
+    batch = post.begin(2, weight_version=1)
+    assert batch is not None
+    assert [sample.fresh for sample in batch.samples] == [False, False]
+    post.begin(3, weight_version=2)
+    fresh = post.add(group("CW", draw=2, weight_version=2))
+    assert fresh is not None
+    assert [sample.fresh for sample in fresh.samples] == [True, True]
+
+
+@pytest.mark.parametrize(("max_age", "version", "kept"), [(1, 1, True), (1, 2, False), (2, 2, True), (0, 1, False)])
+def test_surplus_has_an_age_limit(max_age: int, version: int, kept: bool) -> None:
+    post = opened(algo(sampling=DynamicSamplingConfig(max_surplus_age=max_age)), num_prompts=2)
+    for draw in range(3):
+        post.add(group("CW", draw=draw, weight_version=0))
+    assert post.begin(version + 1, weight_version=version) is None
+    assert post.num_missing == (1 if kept else 2)
+    batch = batch_of(post, *(["CW"] if kept else ["CW", "CW"]), first_draw=3)
+    assert batch.stats.values["rollout/surplus_expired"] == (0 if kept else 1)
+
+
+def test_a_step_that_surplus_fills_needs_no_generation() -> None:
+    post = opened(algo(), num_prompts=1)
+    post.add(group("CW", draw=0))
+    post.add(group("CW", draw=1))
+    batch = post.begin(2, weight_version=1)
+    assert batch is not None
+    assert (batch.step, batch.groups[0].prompt.draw) == (2, 1)
+
+
+def test_completion_order_cannot_choose_the_batch() -> None:
+    post = opened(algo(), num_prompts=3)
+    post.add(group("CW", draw=5))
+    with pytest.raises(ValueError, match="draw 4 came after draw 5"):
+        post.add(group("CW", draw=4))
+
+
+def test_switched_off_every_graded_group_is_trained_on() -> None:
+    post = opened(algo(sampling=DynamicSamplingConfig(enabled=False)), num_prompts=3)
+    batch = batch_of(post, "CC", "TE", "WW", "CW")
+    assert advantages(batch)[:4] == [0.0, 0.0, 0.0, 0.0]
+    assert batch.stats.values["rollout/dropped_too_few_graded"] == 1
+
+
+def test_metrics() -> None:
+    """Groups 1/4, 3/4, 0/4, 4/4, a group outside the band and an ungraded one; what each metric is, by hand."""
+    post = opened(algo(sampling=DynamicSamplingConfig(low=0.2)), num_prompts=2)
+    for draw, letters in enumerate(["CWNW", "WWWW", "CCCC", "C" + "W" * 9, "TTCA"]):
+        assert post.add(group(letters, draw=draw)) is None
+    batch = post.add(group("CCCW", draw=5, lengths=[3, 5, 7, 100], finishes=["stop", "stop", "stop", "length"]))
+    assert batch is not None
+    values = batch.stats.values
+    assert values["rollout/num_prompts_generated"] == 6
+    assert values["rollout/num_prompts_kept"] == values["rollout/num_prompts_trained"] == 2
+    for reason in ("all_correct", "all_wrong", "outside_band", "too_few_graded"):
+        assert values[f"rollout/dropped_{reason}"] == 1
+    assert values["rollout/accuracy"] == pytest.approx((1 + 0 + 4 + 1 + 1 + 3) / (4 + 4 + 4 + 10 + 1 + 4))
+    assert values["rollout/truncated_fraction"] == pytest.approx(1 / 29)
+    assert values["rollout/response_length_mean"] == pytest.approx((2 * 25 + 115) / 29)
+    assert values["rollout/response_length_max"] == 100
+    assert values["rollout/empty_responses"] == 0
+    assert (values["rollout/aborted"], values["reward/timeouts"], values["reward/no_answer"]) == (1, 2, 1)
+    assert values["p_hat/mean"] == pytest.approx((0.25 + 0 + 1 + 0.1 + 1 + 0.75) / 6)
+    counts = [values[f"p_hat/count_{bucket}"] for bucket in ("0", "0_25", "25_50", "50_75", "75_100", "100")]
+    assert counts == [1, 1, 1, 0, 1, 2]
+    assert values["p_hat/accuracy_0_25"] == pytest.approx(0.1)
+    assert values["p_hat/accuracy_75_100"] == 0.75
+    assert values["reward/mean"] == 0.0
+    assert values["daa/amplified_groups"] == 0.5
+    assert values["daa/amplified_tokens"] == pytest.approx(2 / 123)
+    assert values["daa/mean_abs_advantage_before"] == pytest.approx(0.75, rel=1e-5)
+    assert values["daa/mean_abs_advantage_after"] == pytest.approx((6 + 1.5) / 8, rel=1e-5)
+    assert values["daa/group_mean_after"] == pytest.approx((1.5 / 4 + 0) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("length", "finish", "fraction"), [(100, "length", 0.25), (100, "stop", 0.0), (8, "stop", 0.0)]
+)
+def test_truncated_means_that_the_engine_cut(length: int, finish: str, fraction: float) -> None:
+    """Case O01."""
+    batch = opened(algo()).add(group("CWWW", lengths=[3, 5, 7, length], finishes=["stop", "stop", "stop", finish]))
+    assert batch is not None
+    assert batch.stats.values["rollout/truncated_fraction"] == fraction
+
+
+def test_empty_responses_are_wrong_counted_and_finite() -> None:
+    batch = opened(algo()).add(group("CN", lengths=[4, 0]))
+    assert batch is not None
+    assert batch.stats.values["rollout/empty_responses"] == 1
+    assert all(math.isfinite(value) for value in batch.stats.values.values())
+    assert [len(sample.response_ids) for sample in batch.samples] == [4, 0]
+
+
+def test_every_group_counts_once_over_the_steps() -> None:
+    post = opened(algo(), num_prompts=1)
+    first = post.add(group("CW", draw=0))
+    post.add(group("WW", draw=1))
+    post.begin(2, weight_version=1)
+    second = post.add(group("CW", draw=2))
+    assert first is not None
+    assert second is not None
+    assert [batch.stats.values["rollout/num_prompts_generated"] for batch in (first, second)] == [1, 2]
+    assert [batch.stats.values["rollout/dropped_all_wrong"] for batch in (first, second)] == [0, 1]
+
+
+def starving(on_starvation: str, **options: int) -> PostProcessor:
+    sampling = DynamicSamplingConfig(on_starvation=on_starvation, low=0.3, **options)  # type: ignore[arg-type]
+    return opened(algo(sampling=sampling, overlong=OverlongConfig(cache=20)), num_prompts=3)
+
+
+def test_short_batch_trains_on_what_there_is(caplog: pytest.LogCaptureFixture) -> None:
+    post = starving("short_batch")
+    post.add(group("WWWW", draw=0))
+    post.add(group("CW", draw=1))
+    with caplog.at_level(logging.WARNING):
+        batch = post.starve()
+    assert batch is not None
+    assert batch.group_sizes == (2,)
+    assert "step 1 trains on 1 of 3 prompts" in caplog.text
+    assert post.begin(2, weight_version=1) is None
+    assert post.num_missing == 3
+
+
+def test_widen_band_takes_dropped_groups_whose_rewards_differ() -> None:
+    """Outside the band, and all correct with different lengths; not all wrong of one length, nor one graded sample."""
+    post = starving("widen_band")
+    post.add(group("WWWW", draw=0))
+    post.add(group("CWWWW", draw=1))
+    post.add(group("CW", draw=2))
+    post.add(group("CT", draw=3))
+    post.add(group("CC", draw=4, lengths=[10, 100]))
+    post.add(group("CWWWW", draw=5))
+    batch = post.starve()
+    assert batch is not None
+    assert [source.prompt.draw for source in batch.groups] == [1, 2, 4]
+
+
+def test_widen_band_holds_groups_of_its_own_step_only() -> None:
+    post = starving("widen_band")
+    post.add(group("CWWWW", draw=0))
+    assert post.starve() is not None
+    post.begin(2, weight_version=1)
+    with pytest.raises(StarvationError):
+        post.starve()
+
+
+def test_raise_says_what_was_found_and_keeps_it() -> None:
+    post = starving("raise")
+    for draw, letters in enumerate(["WWWW", "CW", "CCCC", "WWWW", "TT"]):
+        post.add(group(letters, draw=draw))
+    with pytest.raises(
+        StarvationError, match=r"step 1 wants 3 prompts and has 1: of 5 generated.*2 all wrong"
+    ) as error:
+        post.starve()
+    assert (error.value.num_generated, error.value.num_kept) == (5, 1)
+    assert error.value.dropped == {"all_correct": 1, "all_wrong": 2, "outside_band": 0, "too_few_graded": 1}
+    assert len(post.state_dict()["kept"]) == 1
+
+
+def test_empty_steps_end_the_run_at_their_limit() -> None:
+    post = starving("short_batch", max_empty_steps=3)
+    post.add(group("WW", draw=0))
+    assert post.starve() is None
+    assert post.starve() is None
+    with pytest.raises(StarvationError, match=r"reward\.grader"):
+        post.starve()
+
+
+def test_a_batch_ends_the_row_of_empty_steps() -> None:
+    post = starving("short_batch", max_empty_steps=2)
+    assert post.starve() is None
+    post.add(group("CW", draw=0))
+    assert post.starve() is not None
+    post.begin(2, weight_version=1)
+    assert post.starve() is None
+
+
+def test_a_restored_stage_goes_on_exactly_as_the_first_would() -> None:
+    config = algo(daa=DaaConfig(kind="adaptive"))
+    first = opened(config, num_prompts=2)
+    for draw, letters in enumerate(["CWWW", "CWWW", "CCWW", "WWWW"]):
+        first.add(group(letters, draw=draw, uid=f"p{draw % 2}"))
+    second = PostProcessor(config, 2, 100)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    batches = []
+    for post in (first, second):
+        assert post.begin(2, weight_version=1) is None
+        batches.append(post.add(group("CWWW", draw=4, uid="p1", weight_version=1)))
+    assert batches[0] is not None
+    assert batches[0] == batches[1]
+    assert batches[0].groups[0].prompt.draw == 2
+    assert batches[0].stats.values["rollout/num_prompts_generated"] == 3
+
+
+def test_num_kept_counts_the_step_and_its_surplus() -> None:
+    post = opened(algo(), num_prompts=1)
+    for draw, letters in enumerate(["WW", "CW", "CW"]):
+        post.add(group(letters, draw=draw))
+    assert post.num_kept == 2
+    post.begin(2, weight_version=1)
+    assert post.num_kept == 0
