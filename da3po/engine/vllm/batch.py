@@ -1,0 +1,62 @@
+"""Samples in flight: what has been drawn so far, and when a group is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from da3po.engine.protocol import EngineError
+from da3po.types import FinishReason, GroupRequest
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One response as it grows; the engine appends to it at every step.
+
+    finish: None while it runs.
+    """
+
+    group: GroupInFlight
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+
+class GroupInFlight:
+    """All samples of one request.
+
+    weight_version: of the weights that draw it, set when it enters the engine.
+    samples: in the order of the request's seeds.
+    """
+
+    def __init__(self, request: GroupRequest, batch: Batch) -> None:
+        self.request = request
+        self.batch = batch
+        self.weight_version = -1
+        self.samples = [Sample(group=self) for _ in request.seeds]
+        self._num_running = len(self.samples)
+
+    def end_sample(self, sample: Sample, finish: FinishReason) -> None:
+        """Note the end of a sample; the last one sends the group on its way."""
+        sample.finish = finish
+        self._num_running -= 1
+        if self._num_running == 0:
+            self.batch.num_running -= 1
+            self.batch.deliver(self)
+
+
+class Batch:
+    """The groups of one `generate` call.
+
+    deliver: called in the engine's thread, with each group as it completes, or with the error that ended the engine.
+    request_ids: of its samples in the engine, for aborting them.
+    num_running: groups that are not complete.
+    """
+
+    def __init__(
+        self, requests: Sequence[GroupRequest], deliver: Callable[[GroupInFlight | EngineError], None]
+    ) -> None:
+        self.deliver = deliver
+        self.groups = [GroupInFlight(request, self) for request in requests]
+        self.request_ids: list[str] = []
+        self.num_running = len(self.groups)

@@ -1,0 +1,116 @@
+"""Takes weights into a running vLLM worker.
+
+One publication is start -> update -> finish, which the engine calls on all its workers. New weights replace the old in
+place, layer by layer (vLLM's layerwise reload, which also redoes what a quantised layer needs), so there is never a
+second copy of the model, and a publication that fails half-way leaves a model that must not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from da3po.sync import SyncError
+from da3po.sync.channel import ReceiverChannels
+from da3po.sync.receive import receive_weights
+from da3po.types import WeightManifest
+
+
+@dataclass
+class ChannelInfo(WeightTransferInitInfo):
+    """Where to listen: the channel's address, this engine's first receiver number, and seconds of patience."""
+
+    address: str
+    first_receiver: int
+    timeout: float
+
+
+@dataclass
+class Publication(WeightTransferUpdateInfo):
+    """What to take."""
+
+    version: int
+
+
+class WeightReceiver(WeightTransferEngine[ChannelInfo, Publication]):
+    """da3po's receiver, for gloo and nccl alike; vLLM makes one in every worker."""
+
+    init_info_cls = ChannelInfo
+    update_info_cls = Publication
+
+    _channels: ReceiverChannels | None = None
+    _manifest: WeightManifest | None = None
+
+    def init_transfer_engine(self, init_info: ChannelInfo) -> None:
+        """Join the channel; a second call leaves the first channel for the new one."""
+        self.shutdown()
+        receiver = init_info.first_receiver + self.parallel_config.rank
+        self._channels = ReceiverChannels(init_info.address, receiver, init_info.timeout)
+
+    def start_weight_update(self) -> None:
+        self._manifest = None
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """vLLM's own ends in torch.accelerator.synchronize, which raises where there is no accelerator."""
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: Publication) -> None:
+        """Load one publication. Raises SyncError if it was not whole or does not fill the model."""
+        if self._channels is None:
+            raise SyncError("no weight channel has been opened")
+        self._manifest = receive_weights(self._channels, update_info.version, self.model.load_weights)
+        missing = list(unfilled(self.model))
+        if missing:
+            raise SyncError(f"version {update_info.version} left parameters unfilled: {', '.join(missing[:5])}")
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def take_manifest(self) -> WeightManifest:
+        """What the last publication brought, once. Raises SyncError if there was none."""
+        if self._manifest is None:
+            raise SyncError("no publication has been received")
+        manifest, self._manifest = self._manifest, None
+        return manifest
+
+    def shutdown(self) -> None:
+        if self._channels is not None:
+            self._channels.close()
+            self._channels = None
+
+
+class ManifestReport:
+    """Mixed into vLLM's workers, so that the engine can ask each what it received."""
+
+    weight_transfer_engine: WeightReceiver
+
+    def take_manifest(self) -> WeightManifest:
+        return self.weight_transfer_engine.take_manifest()
+
+
+def unfilled(model: nn.Module) -> Iterable[str]:
+    """Names of parameters for which fewer elements were loaded than they have, before a reload is finished.
+
+    vLLM would finish such a layer with whatever its fresh memory held, or silently keep the old weights.
+    """
+    for name, layer in model.named_modules():
+        info = get_layerwise_info(layer)
+        own = dict(layer.named_parameters(recurse=False))
+        if own and info.can_load() and not is_deferred_attention_layer(layer) and info.load_numel < _expected(layer, own):
+            yield from (f"{name}.{parameter}" for parameter in own)
+
+
+def _expected(layer: nn.Module, own: dict[str, Tensor]) -> int:
+    """Elements that a checkpoint has for this layer; the padded rows of a vocabulary are in none."""
+    if isinstance(layer, VocabParallelEmbedding):
+        return sum(layer.shard_indices.num_org_elements * weight[0].numel() for weight in own.values())
+    return sum(weight.numel() for weight in own.values())
