@@ -26,19 +26,23 @@ def count_grades(group: Group) -> tuple[int, int]:
 class GroupSignal:
     """Of the graded samples of one group, in order; failures to grade are left out of everything.
 
-    completions: the responses. correct: from the raw outcome. rewards: R_acc + R_len.
+    completions: the responses. rewards: R_acc + R_len.
     plain, advantages: the group advantage before and after DAA.
     """
 
-    completions: tuple[Completion, ...]
-    correct: tuple[bool, ...]
-    rewards: tuple[float, ...]
-    plain: tuple[float, ...]
-    advantages: tuple[float, ...]
+    completions: Sequence[Completion]
+    rewards: Sequence[float]
+    plain: Sequence[float]
+    advantages: Sequence[float]
 
     @property
-    def amplified(self) -> list[bool]:
-        return [after != before for before, after in zip(self.plain, self.advantages, strict=True)]
+    def num_tokens(self) -> int:
+        return sum([len(completion.token_ids) for completion in self.completions])
+
+    @property
+    def num_amplified_tokens(self) -> int:
+        changed = zip(self.completions, self.plain, self.advantages, strict=True)
+        return sum([len(completion.token_ids) for completion, before, after in changed if before != after])
 
 
 class SignalMaker:
@@ -66,13 +70,8 @@ class SignalMaker:
         completions, correct = _graded(group)
         rewards = self.rewards(completions, correct)
         plain = group_advantages(rewards, self._advantage)
-        return GroupSignal(
-            completions=tuple(completions),
-            correct=tuple(correct),
-            rewards=tuple(rewards),
-            plain=tuple(plain),
-            advantages=tuple(self._daa.apply(group.prompt.uid, plain, correct)),
-        )
+        advantages = self._daa.apply(group.prompt.uid, plain, correct)
+        return GroupSignal(completions=completions, rewards=rewards, plain=plain, advantages=advantages)
 
 
 def _graded(group: Group) -> tuple[list[Completion], list[bool]]:
@@ -103,21 +102,18 @@ def train_samples(group: Group, signal: GroupSignal, weight_version: int) -> lis
 
 
 def signal_metrics(signals: Sequence[GroupSignal]) -> dict[str, float]:
-    """Of the batch that is trained on: mean shaped reward, and what DAA did (shares of groups and response tokens,
-    mean |advantage| before and after, and the mean over groups of the mean advantage after, 0 without DAA).
+    """Of the batch that is trained on: the mean shaped reward, and what DAA did.
+
+    That is the share of groups and of response tokens amplified, the mean |advantage| before and after, and the mean
+    over groups of the mean advantage after, which is 0 without DAA.
     """
     num_samples = sum(len(signal.rewards) for signal in signals)
-    num_tokens = num_amplified_tokens = num_amplified_groups = 0
-    for signal in signals:
-        lengths = [len(completion.token_ids) for completion in signal.completions]
-        amplified = signal.amplified
-        num_tokens += sum(lengths)
-        num_amplified_tokens += sum(length for length, yes in zip(lengths, amplified, strict=True) if yes)
-        num_amplified_groups += any(amplified)
+    amplified = [signal for signal in signals if signal.advantages != signal.plain]
+    num_tokens = sum(signal.num_tokens for signal in signals)
     return {
         "reward/mean": sum(sum(signal.rewards) for signal in signals) / num_samples,
-        "daa/amplified_groups": num_amplified_groups / len(signals),
-        "daa/amplified_tokens": num_amplified_tokens / max(num_tokens, 1),
+        "daa/amplified_groups": len(amplified) / len(signals),
+        "daa/amplified_tokens": sum(signal.num_amplified_tokens for signal in amplified) / max(num_tokens, 1),
         "daa/mean_abs_advantage_before": sum(sum(map(abs, signal.plain)) for signal in signals) / num_samples,
         "daa/mean_abs_advantage_after": sum(sum(map(abs, signal.advantages)) for signal in signals) / num_samples,
         "daa/group_mean_after": sum(sum(signal.advantages) / len(signal.advantages) for signal in signals)
