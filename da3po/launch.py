@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from da3po.cluster.workers import RankGroup, Worker, WorkerSpec
 from da3po.config.rules import longest_sequence
@@ -12,7 +14,7 @@ from da3po.config.schema import Config
 from da3po.engine.pool import EnginePool
 from da3po.engine.remote import RemoteEngine
 from da3po.engine.spec import EngineSpec
-from da3po.learner.client import RemoteLearner
+from da3po.learner.client import RemoteLearner, start_learner
 from da3po.learner.spec import LearnerSpec
 from da3po.runtime.platform import Platform
 
@@ -54,7 +56,7 @@ class Engines:
                 num_gpus=engine.tp if platform.device == "cuda" else 0,
             )
             self._engines.append(RemoteEngine(Worker(worker, logs, concurrent=True)))
-        self.pool = EnginePool(self._engines)
+        self.pool = EnginePool(self._engines, workers_per_engine=engine.tp)
 
     async def start(self) -> None:
         """Load the model in every engine."""
@@ -91,16 +93,15 @@ class Ranks:
             loss=config.algo.loss,
             sync=config.sync,
         )
-        self.learner = RemoteLearner(self._group, self._spec)
 
-    async def start(self) -> None:
+    async def start(self) -> RemoteLearner:
         """Form the process group and load the model on every rank."""
         host, port = await self._group.free_address()
-        await self.learner.start(host, port)
+        return await start_learner(self._group, self._spec, host, port)
 
     async def close(self) -> None:
         try:
-            await close_within(CLOSE_SECONDS, [self.learner.close])
+            await close_within(CLOSE_SECONDS, [partial(self._group.call_all, "close")])
         finally:
             self._group.kill()
 
@@ -116,10 +117,10 @@ def thread_limits(num_threads: int) -> dict[str, str]:
     }
 
 
-async def close_within(seconds: float, closers: Sequence[Callable[[], Awaitable[None]]]) -> None:
+async def close_within(seconds: float, closers: Sequence[Callable[[], Awaitable[Any]]]) -> None:
     """Close all at the same time. What fails or is late is left to be killed: the run is ending, and why is known."""
 
-    async def close(closer: Callable[[], Awaitable[None]]) -> None:
+    async def close(closer: Callable[[], Awaitable[Any]]) -> None:
         async with asyncio.timeout(seconds):
             await closer()
 

@@ -118,21 +118,22 @@ async def _run(
         recorder = build_recorder(config.logging, run_dir.path, after=first, last_step=config.train.steps)
         stack.callback(recorder.close)
         graders = GraderPool(config.reward)
-        stack.push_async_callback(graders.close)
+        stack.callback(graders.close)
         engines = Engines(config, prepared.platform, prepared.model, run_dir.logs)
         stack.push_async_callback(engines.close)
         ranks = Ranks(config, prepared.platform, prepared.model, run_dir.logs)
         stack.push_async_callback(ranks.close)
 
         recorder.event("starting learner and engines ...")
-        await start_within(config.cluster.start_timeout, "learner and engines", [engines.start(), ranks.start()])
-        await engines.pool.open_channel(await ranks.learner.open_channel(engines.pool.num_receivers))
+        starts = [ranks.start(), engines.start()]
+        learner, _ = await start_within(config.cluster.start_timeout, "learner and engines", starts)
+        await engines.pool.open_channel(await learner.open_channel(engines.pool.num_receivers))
 
         collector = build_collector(config, prepared.train_prompts, engines, graders)
         identity = {"model": prepared.model.name, "data": fingerprint(prepared.train_prompts)}
         saver = Saver(
             directory=checkpoints,
-            learner=ranks.learner,
+            learner=learner,
             rollout_state=collector.state_dict,
             identity=identity,
             config=dump(config),
@@ -143,7 +144,7 @@ async def _run(
         if start:
             state = start.state()
             check_identity(start, state["identity"], identity)
-            await ranks.learner.load(start.learner)
+            await learner.load(start.learner)
             collector.load_state_dict(state["rollouts"])
             recorder.event(f"resuming after step {first} from {start.path}")
         evaluator = DuringTraining(
@@ -161,8 +162,8 @@ async def _run(
             last_step=config.train.steps,
             rollouts=collector,
             packer=build_packer(config),
-            learner=ranks.learner,
-            weights=WeightPublisher(ranks.learner, engines.pool),
+            learner=learner,
+            weights=WeightPublisher(learner, engines.pool),
             evaluator=evaluator,
             checkpoints=saver,
             recorder=recorder,
@@ -173,7 +174,7 @@ async def _run(
             await saver.save(run.step)
             recorder.event(f"the run ends after step {run.step}, saved: {error}")
             return STARVED
-        await ranks.learner.export(run_dir.export)
+        await learner.export(run_dir.export)
         recorder.event(f"exported {run_dir.export}")
         _sum_up(recorder, run_dir)
     return 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from da3po.config.schema import EvalConfig
 from da3po.eval.result import EvalResult, Sample, summarise
+from da3po.runtime.errors import first_error
 from da3po.runtime.seeds import sample_seed
 from da3po.types import Completion, Grade, GroupRequest, GroupResult, Outcome, Prompt, SamplingParams
 
@@ -34,9 +35,10 @@ async def evaluate(
     async def finish(result: GroupResult) -> None:
         graded[result.key] = await _grade(grade, chosen[result.key], result.completions)
 
-    async with asyncio.TaskGroup() as grading:
-        async for result in generate(requests):
-            grading.create_task(finish(result))
+    with first_error():
+        async with asyncio.TaskGroup() as grading:
+            async for result in generate(requests):
+                grading.create_task(finish(result))
     missing = [chosen[place].uid for place in range(len(chosen)) if len(graded.get(place, ())) != config.num_samples]
     if missing:
         raise RuntimeError(

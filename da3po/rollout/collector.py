@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from da3po.config.schema import RolloutConfig
 from da3po.rollout.postprocess import PostProcessor
+from da3po.runtime.errors import first_error
 from da3po.runtime.seeds import sample_seed
 from da3po.types import (
     Grade,
@@ -153,9 +154,10 @@ class Collector:
             )
             for prompt in prompts.values()
         ]
-        async with asyncio.TaskGroup() as grading:
-            async for result in self._generate(requests):
-                grading.create_task(self._finish(prompts[result.key], result, graded[result.key]))
+        with first_error():
+            async with asyncio.TaskGroup() as grading:
+                async for result in self._generate(requests):
+                    grading.create_task(self._finish(prompts[result.key], result, graded[result.key]))
 
     async def _finish(self, prompt: Prompt, result: GroupResult, graded: asyncio.Future[Group]) -> None:
         if len(result.completions) != self._config.num_samples:

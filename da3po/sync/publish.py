@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Protocol
 
+from da3po.runtime.errors import first_error
 from da3po.sync import SyncError
 from da3po.types import BucketSum, StepStats, WeightManifest
 
@@ -34,20 +34,17 @@ class WeightPublisher:
     async def publish(self, version: int) -> StepStats:
         """Send and receive `version` at the same time and compare both ends.
 
-        Returns `sync/num_bytes` and `time/sync` (seconds). Raises the first error of either side, after the other has
+        Returns `sync/num_bytes`. Raises the first error of either side, after the other has
         been cancelled, or SyncError naming the engine and the first bucket in which it differs from the learner.
         """
-        start = time.monotonic()
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._source.publish(version))
                 receiving = tasks.create_task(self._sinks.receive(version))
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from group.exceptions[0].__cause__
         sent = sending.result()
         for engine, received in enumerate(receiving.result()):
             _compare(engine, sent, received, version)
-        return StepStats({"sync/num_bytes": float(sent.num_bytes), "time/sync": time.monotonic() - start})
+        return StepStats({"sync/num_bytes": float(sent.num_bytes)})
 
 
 def _compare(engine: int, sent: WeightManifest, received: WeightManifest, version: int) -> None:

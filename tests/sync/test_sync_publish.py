@@ -49,9 +49,8 @@ def publish(learner: Learner, engines: Engines) -> dict[str, float]:
 
 def test_equal_manifests_pass_and_are_counted() -> None:
     stats = publish(Learner(), Engines(BUCKETS, BUCKETS))
-    assert stats.keys() == {"sync/num_bytes", "time/sync"}
+    assert stats.keys() == {"sync/num_bytes"}
     assert stats["sync/num_bytes"] == 48
-    assert 0 <= stats["time/sync"] < 5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""Evaluation of a run's own weights while it trains, on the same engines, never with training rewards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from da3po.config.schema import EvalConfig
+from da3po.eval.result import EvalResult
+from da3po.eval.runner import Generate, GradeResponses, evaluate, rows
+from da3po.types import Prompt, StepStats
+
+
+class DuringTraining:
+    """Evaluates the steps that are due, and writes each result down as step_XXXXXX.json and .jsonl."""
+
+    def __init__(
+        self,
+        *,
+        prompts: Sequence[Prompt],
+        generate: Generate,
+        grade: GradeResponses,
+        config: EvalConfig,
+        seed: int,
+        last_step: int,
+        folder: Path,
+        record: Callable[[int, StepStats, str], None],
+    ) -> None:
+        """
+        Args:
+            record: takes step, metrics and a line for people.
+        """
+        self._prompts = prompts
+        self._generate = generate
+        self._grade = grade
+        self._config = config
+        self._seed = seed
+        self._last_step = last_step
+        self._folder = folder
+        self._record = record
+
+    async def opening(self, step: int) -> None:
+        """The weights that a run starts with. A resumed run has done that before."""
+        if step == 0 and self._config.before:
+            await self._evaluate(step)
+
+    async def after(self, step: int) -> None:
+        due = self._config.every and step % self._config.every == 0
+        if due or (step == self._last_step and self._config.after):
+            await self._evaluate(step)
+
+    async def _evaluate(self, step: int) -> None:
+        result = await evaluate(self._generate, self._grade, self._prompts, self._config, self._seed)
+        write_result(self._folder / f"step_{step:06d}", result, self._prompts)
+        self._record(step, StepStats(result.metrics()), f"evaluation after step {step}: {result}")
+
+
+def write_result(stem: Path, result: EvalResult, prompts: Sequence[Prompt]) -> None:
+    """`stem`.jsonl gets a row per sample, then `stem`.json the summary, so that a summary means that all is there."""
+    with stem.with_suffix(".jsonl").open("w", encoding="utf-8", errors="backslashreplace") as file:
+        for row in rows(result, prompts):
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    stem.with_suffix(".json").write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
+
+
+def compare_ends(folder: Path) -> str:
+    """The first and the last evaluation of a run side by side, for people; says so if there are not two."""
+    files = sorted(folder.glob("step_*.json"))
+    if len(files) < 2:
+        return f"{len(files)} evaluations in {folder}; before and after need two"
+    before, after = (json.loads(file.read_text()) for file in (files[0], files[-1]))
+    n = before["num_samples"]
+    lines = [
+        f"accuracy on {summary['num_problems']} held-out problems x {summary['num_samples']} samples, {when}: "
+        f"{_estimate(f'avg@{n}', summary['avg'])}  {_estimate(f'pass@{n}', summary['pass_at'][str(n)])}"
+        for when, summary in ((f"before (step {_step(files[0])})", before), (f"after (step {_step(files[-1])})", after))
+    ]
+    apart = after["avg"]["low"] > before["avg"]["high"]
+    lines.append(
+        f"gain {after['avg']['value'] - before['avg']['value']:+.3f}; the 95 % intervals "
+        + ("do not overlap" if apart else "overlap")
+    )
+    return "\n".join(lines)
+
+
+def _estimate(name: str, of: dict[str, Any]) -> str:
+    return f"{name} {of['value']:.3f} [{of['low']:.3f}, {of['high']:.3f}]"
+
+
+def _step(file: Path) -> int:
+    return int(file.stem.removeprefix("step_"))
