@@ -22,7 +22,7 @@ MISSING = "-"
 # Label, metric and format of each figure of a step's line, in order; a metric that a step lacks shows as "-".
 FIGURES = (
     ("acc", "rollout/accuracy", ".3f"),
-    ("reward", "rollout/reward", "+.2f"),
+    ("reward", "reward/mean", "+.2f"),
     ("loss", "loss/policy", "+.4f"),
     ("grad", "actor/grad_norm", ".2f"),
     ("lr", "actor/lr", ".1e"),
@@ -110,7 +110,7 @@ def step_line(step: int, last_step: int, values: Mapping[str, float]) -> str:
     def shown(metric: str, form: str) -> str:
         return format(values[metric], form) if metric in values else MISSING
 
-    kept = f"kept {shown('rollout/num_groups', '.0f')}/{shown('rollout/num_prompts_generated', '.0f')}"
+    kept = f"kept {shown('rollout/num_prompts_kept', '.0f')}/{shown('rollout/num_prompts_generated', '.0f')}"
     figures = [f"{label} {shown(metric, form)}" for label, metric, form in FIGURES]
     phases = " ".join(f"{label} {shown(metric, '.1f')}" for label, metric in PHASES)
     time = f"{shown('time/step', '.1f')} s ({phases})"

@@ -8,8 +8,8 @@ from da3po.runtime.console import PlainConsole, RichConsole, build_console, step
 
 VALUES = {
     "rollout/accuracy": 0.3412,
-    "rollout/reward": -0.318,
-    "rollout/num_groups": 64.0,
+    "reward/mean": -0.318,
+    "rollout/num_prompts_kept": 64.0,
     "rollout/num_prompts_generated": 96.0,
     "loss/policy": 0.01234,
     "actor/grad_norm": 0.4149,
