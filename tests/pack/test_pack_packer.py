@@ -150,6 +150,18 @@ def test_empty_responses_do_not_divide_by_zero(config: LossConfig) -> None:
         assert (value == 0) == (update.num_response_tokens == 0)
 
 
+@pytest.mark.parametrize(("config", "share"), [(DAPO, 8 / 12), (GRPO, 2 / 3)], ids=["dapo", "grpo"])
+def test_a_group_without_signal_counts_in_the_denominator_and_nowhere_else(config: LossConfig, share: float) -> None:
+    """Case A04: 4 tokens of advantage 0 beside 3 + 5; by tokens the gradient shrinks to 8/12, by samples to 2/3."""
+    useful = [train_sample(1, 3, advantage=1.0), train_sample(2, 5, advantage=-1.0)]
+    packer = Packer(loss=config, dp=1, max_tokens=64)
+    (alone,) = packer(step_batch(useful)).updates
+    (diluted,) = packer(step_batch([*useful, train_sample(1, 4, advantage=0.0)])).updates
+    torch.testing.assert_close(gradient(config, diluted)[1], share * gradient(config, alone)[1], rtol=1e-6, atol=1e-9)
+    (nothing,) = packer(step_batch([train_sample(1, 4, advantage=0.0)] * 2)).updates
+    assert not gradient(config, nothing)[1].any()
+
+
 def test_updates_are_split_at_groups_and_the_last_may_be_smaller() -> None:
     samples = [train_sample(1, 2, advantage=float(index)) for index in range(9)]
     packed = Packer(loss=DAPO, dp=1, max_tokens=100, prompts_per_update=2)(step_batch(samples, [2, 3, 4], step=7))

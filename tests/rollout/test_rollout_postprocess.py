@@ -158,6 +158,21 @@ def test_switched_off_every_graded_group_is_trained_on() -> None:
     assert batch.stats.values["rollout/dropped_too_few_graded"] == 1
 
 
+@pytest.mark.parametrize("order", [["CW", "WW"], ["WW", "CW"]])
+def test_advantages_are_normalised_within_a_group_never_over_the_batch(order: list[str]) -> None:
+    """Case A01."""
+    post = opened(algo(daa=DaaConfig(kind="off"), sampling=DynamicSamplingConfig(enabled=False)), num_prompts=2)
+    found = advantages(batch_of(post, *order))
+    expected = {"CW": [2**-0.5, -(2**-0.5)], "WW": [0.0, 0.0]}
+    assert found == pytest.approx([value for letters in order for value in expected[letters]], rel=1e-5)
+
+
+def test_one_loser_among_winners_is_kept_whole() -> None:
+    """Case S04: eight finite advantages, the loser's negative, their sum 0."""
+    found = advantages(batch_of(opened(algo()), "WCCCCCCC"))
+    assert found == pytest.approx([-2.4749] + [0.3536] * 7, abs=1e-4)
+
+
 def test_metrics() -> None:
     """Groups 1/4, 3/4, 0/4, 4/4, a group outside the band and an ungraded one; what each metric is, by hand."""
     post = opened(algo(sampling=DynamicSamplingConfig(low=0.2)), num_prompts=2)
