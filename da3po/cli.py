@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
-    "train": ("da3po.train", "train a model with reinforcement learning: da3po train experiment=quickstart [key=value ...]"),
+    "train": (
+        "da3po.train",
+        "train a model with reinforcement learning: da3po train experiment=quickstart [key=value ...]",
+    ),
     "eval": ("da3po.evaluate", "evaluate a model: da3po eval model=DIR data.eval=FILE [key=value ...]"),
     "grade": ("da3po.grade", "grade answers in a file: da3po grade FILE.jsonl [--grader NAME]"),
 }

@@ -27,8 +27,10 @@ class Interrupted(BaseException):
         self.exit_code = SIGNAL_OFFSET + number
 
 
-def run_command(body: Callable[[], int]) -> int:
+def run_command(body: Callable[[], int], *, failures: tuple[type[Exception], ...] = ()) -> int:
     """Run a command's body and turn the errors that a user can act on into a message and an exit code.
+
+    failures: errors of a run's parts whose message is all that a user needs.
 
     2: the command line, the data or the run directory cannot be used; nothing was started. 1: the run failed.
     3: prompts ran dry. 128 + n: ended by signal n. Anything unexpected keeps its traceback and ends with 1.
@@ -37,25 +39,12 @@ def run_command(body: Callable[[], int]) -> int:
         return body()
     except (ConfigError, DataError, CheckpointError) as error:
         return _say(error, USAGE_ERROR)
+    except failures as error:
+        return _say(error, FAILURE)
     except Interrupted as error:
         return _say(error, error.exit_code)
     except KeyboardInterrupt:
         return _say("SIGINT", SIGNAL_OFFSET + signal.SIGINT)
-
-
-def run_failures(*kinds: type[Exception]) -> Callable[[Callable[[], int]], Callable[[], int]]:
-    """Marks errors of a run's parts as expected: their message is all a user needs, without a traceback."""
-
-    def wrap(body: Callable[[], int]) -> Callable[[], int]:
-        def wrapped() -> int:
-            try:
-                return body()
-            except kinds as error:
-                return _say(error, FAILURE)
-
-        return wrapped
-
-    return wrap
 
 
 def _say(what: object, code: int) -> int:

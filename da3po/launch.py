@@ -10,30 +10,45 @@ from typing import Any
 
 from da3po.cluster.workers import RankGroup, Worker, WorkerSpec
 from da3po.config.rules import longest_sequence
-from da3po.config.schema import Config
+from da3po.config.schema import Config, ConfigError
 from da3po.engine.pool import EnginePool
 from da3po.engine.remote import RemoteEngine
 from da3po.engine.spec import EngineSpec
 from da3po.learner.client import RemoteLearner, start_learner
 from da3po.learner.spec import LearnerSpec
+from da3po.models.hf_config import ModelSpec
 from da3po.runtime.platform import Platform
 
 # Long enough for an engine or a rank to end by itself; its process is killed afterwards in any case.
 CLOSE_SECONDS = 15.0
 
 
-def num_gpus(config: Config, platform: Platform, *, learner: bool) -> int:
+def num_gpus(config: Config, platform: Platform, *, training: bool) -> int:
     """GPUs that the run takes in all."""
     if platform.device == "cpu":
         return 0
-    ranks = config.parallel.num_ranks if learner else 0
+    ranks = config.parallel.num_ranks if training else 0
     return ranks + config.engine.num_engines * config.engine.tp
+
+
+def check_length(config: Config, spec: ModelSpec, *, training: bool) -> None:
+    """Raises ConfigError if the longest sequence has more positions than the model."""
+    longest = longest_sequence(config, training=training)
+    if longest > spec.max_positions:
+        raise ConfigError(
+            f"data.max_prompt_tokens={config.data.max_prompt_tokens} and the longest response make {longest} tokens, "
+            f"the model has {spec.max_positions} positions (max_position_embeddings)"
+        )
 
 
 class Engines:
     """The engine processes of a run."""
 
-    def __init__(self, config: Config, platform: Platform, model: Path, logs: Path) -> None:
+    def __init__(self, config: Config, platform: Platform, model: Path, logs: Path, *, training: bool) -> None:
+        """
+        Args:
+            training: whether they sample rollouts too, which may be longer than evaluations.
+        """
         engine = config.engine
         threads = engine.num_threads or max(1, platform.num_cores // (engine.num_engines * engine.tp))
         self._engines = []
@@ -41,7 +56,7 @@ class Engines:
             spec = EngineSpec(
                 model_path=str(model),
                 config=engine,
-                max_model_len=engine.max_model_len or longest_sequence(config),
+                max_model_len=engine.max_model_len or longest_sequence(config, training=training),
                 seed=config.run.seed,
                 device=platform.device,
                 engine_index=index,

@@ -18,17 +18,17 @@ from da3po.checkpoint.run_directory import RunDirectory, find_start
 from da3po.checkpoint.saver import Saver, check_identity
 from da3po.cluster.session import ClusterError, Session
 from da3po.cluster.workers import start_within
-from da3po.command import STARVED, run_command, run_failures, run_main_task
+from da3po.command import STARVED, run_command, run_main_task
 from da3po.config.load import dump, load
-from da3po.config.rules import TRAINING, check, longest_sequence
-from da3po.config.schema import Config, ConfigError
+from da3po.config.rules import TRAINING, check
+from da3po.config.schema import Config
 from da3po.data.cursor import Cursor, fingerprint
 from da3po.data.prompts import load_prompts
 from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
-from da3po.launch import Engines, Ranks, num_gpus
-from da3po.models.hf_config import ModelSpec, read_model_spec
+from da3po.launch import Engines, Ranks, check_length, num_gpus
+from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.pack.packer import Packer
 from da3po.plan.layout import check_layout
@@ -49,10 +49,9 @@ logger = logging.getLogger(__name__)
 def main(arguments: Sequence[str]) -> int:
     """Train as the overrides say; the exit code is described in `da3po.command`."""
     set_up_logging("main")
-    return run_command(lambda: _train(load(arguments)))
+    return run_command(lambda: _train(load(arguments)), failures=(ClusterError, EngineError, SyncError))
 
 
-@run_failures(ClusterError, EngineError, SyncError)
 def _train(config: Config) -> int:
     run_dir = RunDirectory(config.run.dir)
     prepared = prepare(config)
@@ -65,7 +64,7 @@ def _train(config: Config) -> int:
             return 0
         run_dir.config.write_text(dump(config), encoding="utf-8")
         logger.info("%s; run directory %s", prepared.platform.reason, run_dir.path)
-        with Session(config.cluster, num_gpus(config, prepared.platform, learner=True)):
+        with Session(config.cluster, num_gpus(config, prepared.platform, training=True)):
             return run_main_task(_run(config, prepared, run_dir, checkpoints, start))
 
 
@@ -85,7 +84,7 @@ def prepare(config: Config) -> Prepared:
     model = locate_model(config.model.path)
     spec = read_model_spec(model)
     check_layout(spec, config.parallel)
-    check_length(config, spec)
+    check_length(config, spec, training=True)
     platform = resolve(config.learner.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
     return Prepared(
@@ -94,16 +93,6 @@ def prepare(config: Config) -> Prepared:
         train_prompts=load_prompts(config.data.train, config.data, tokenizer),
         eval_prompts=load_prompts(config.data.eval, config.data, tokenizer)[: config.eval.limit],
     )
-
-
-def check_length(config: Config, spec: ModelSpec) -> None:
-    """Raises ConfigError if the longest sequence has more positions than the model."""
-    longest = longest_sequence(config)
-    if longest > spec.max_positions:
-        raise ConfigError(
-            f"data.max_prompt_tokens={config.data.max_prompt_tokens} and the longest response make {longest} tokens, "
-            f"the model has {spec.max_positions} positions (max_position_embeddings)"
-        )
 
 
 async def _run(
@@ -119,7 +108,7 @@ async def _run(
         stack.callback(recorder.close)
         graders = GraderPool(config.reward)
         stack.callback(graders.close)
-        engines = Engines(config, prepared.platform, prepared.model, run_dir.logs)
+        engines = Engines(config, prepared.platform, prepared.model, run_dir.logs, training=True)
         stack.push_async_callback(engines.close)
         ranks = Ranks(config, prepared.platform, prepared.model, run_dir.logs)
         stack.push_async_callback(ranks.close)

@@ -39,7 +39,9 @@ class Session:
         self._check_gpus()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         ray.shutdown()
 
     def _start(self) -> None:

@@ -68,8 +68,16 @@ def _group_size(config: Config) -> Iterator[str]:
         yield f"algo.dynamic_sampling.min_graded={sampling.min_graded} is more than rollout.num_samples={num_samples}"
 
 
-def _engine_length(config: Config) -> Iterator[str]:
-    limit, needed = config.engine.max_model_len, longest_sequence(config)
+def _training_length(config: Config) -> Iterator[str]:
+    yield from _too_long(config, longest_sequence(config, training=True))
+
+
+def _evaluation_length(config: Config) -> Iterator[str]:
+    yield from _too_long(config, longest_sequence(config, training=False))
+
+
+def _too_long(config: Config, needed: int) -> Iterator[str]:
+    limit = config.engine.max_model_len
     if limit is not None and limit < needed:
         yield (
             f"engine.max_model_len={limit} is less than data.max_prompt_tokens={config.data.max_prompt_tokens} + the "
@@ -98,7 +106,7 @@ def _missing(key: str, name: str) -> Iterator[str]:
         yield f"{key}={name}: there is no such file"
 
 
-EVALUATION: tuple[Rule, ...] = (_engine_length, _eval_file)
+EVALUATION: tuple[Rule, ...] = (_evaluation_length, _eval_file)
 TRAINING: tuple[Rule, ...] = (
     _sequence_clip,
     _on_policy_sampling,
@@ -106,11 +114,13 @@ TRAINING: tuple[Rule, ...] = (
     _overlong,
     _group_size,
     _warmup,
+    _training_length,
     _train_file,
-    *EVALUATION,
+    _eval_file,
 )
 
 
-def longest_sequence(config: Config) -> int:
-    """Tokens of the longest prompt with the longest response, in training or evaluation."""
-    return config.data.max_prompt_tokens + max(config.rollout.max_tokens, config.eval.max_tokens)
+def longest_sequence(config: Config, *, training: bool) -> int:
+    """Tokens of the longest prompt with the longest response, of evaluation and, if `training`, of rollouts."""
+    responses = [config.eval.max_tokens] + ([config.rollout.max_tokens] if training else [])
+    return config.data.max_prompt_tokens + max(responses)
