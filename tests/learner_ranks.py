@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -113,11 +114,20 @@ def run_scenarios(scenarios: Sequence[Scenario], timeout: float = 240.0) -> None
         _run_rank, args=(tuple(scenarios), ports), nprocs=num_processes, join=False, start_method="spawn"
     )
     try:
-        if not context.join(timeout=timeout) and not context.join(timeout=timeout):
+        if not _join(context, timeout):
             raise TimeoutError(f"learners did not end within {timeout:g} s")
     finally:
         for process in context.processes:
             process.kill()
+
+
+def _join(context: mp.ProcessContext, timeout: float) -> bool:
+    """Whether all processes ended in time. `join` returns at each one that ends."""
+    deadline = time.monotonic() + timeout
+    while (left := deadline - time.monotonic()) > 0:
+        if context.join(timeout=left):
+            return True
+    return False
 
 
 def _free_port() -> int:

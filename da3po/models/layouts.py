@@ -15,6 +15,11 @@ from torch import Tensor
 
 
 class Layout(Protocol):
+    """split_axis: the axis of the parameter that the ranks share out; None if each has it whole."""
+
+    @property
+    def split_axis(self) -> int | None: ...
+
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         """The parameter of tensor-parallel rank `rank` of `size`, from whole HF tensors."""
         ...
@@ -27,6 +32,10 @@ class Layout(Protocol):
 @dataclass(frozen=True, slots=True)
 class Replicated:
     """Every rank holds the one tensor whole."""
+
+    @property
+    def split_axis(self) -> None:
+        return None
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         (whole,) = parts
@@ -42,6 +51,10 @@ class Split:
 
     axis: int
 
+    @property
+    def split_axis(self) -> int:
+        return self.axis
+
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         (whole,) = parts
         return _piece(whole, self.axis, rank, size)
@@ -55,6 +68,10 @@ class VocabularyRows:
     """One row per token, padded with zero rows to a multiple of the ranks; the padding exists in Megatron alone."""
 
     vocab_size: int
+
+    @property
+    def split_axis(self) -> int:
+        return 0
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         (whole,) = parts
@@ -73,6 +90,10 @@ class VocabularyRows:
 @dataclass(frozen=True, slots=True)
 class GateUp:
     """Gate and up projections stacked on every rank: each rank holds its rows of the gate, then its rows of up."""
+
+    @property
+    def split_axis(self) -> int:
+        return 0
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         gate, up = parts
@@ -94,6 +115,10 @@ class QkvByGroup:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+
+    @property
+    def split_axis(self) -> int:
+        return 0
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         by_group = [part.reshape(self.num_kv_heads, -1, *part.shape[1:]) for part in parts]

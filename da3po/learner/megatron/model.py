@@ -115,6 +115,8 @@ def transformer_config(
         sequence_parallel=parallel.sequence_parallel,
         # Packed micro-batches differ in length, and pipeline stages have to tell each other.
         variable_seq_lengths=parallel.pp > 1,
+        # For experts, which there are none of; the default is refused together with the line above.
+        moe_token_dispatcher_type="alltoall",
         **known_fields(TransformerConfig, backend.transformer_fields),
     )
 

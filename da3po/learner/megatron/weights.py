@@ -24,6 +24,7 @@ def load_hf(model: PolicyModel, model_dir: str) -> None:
             parameter = _take(parameters, model, weight)
             parts = [reader.read(name, shape) for name, shape in weight.hf.items()]
             parameter.copy_(weight.layout.shard(parts, rank, size))
+            _mark_split(parameter, weight.layout.split_axis)
     if parameters:
         raise ValueError(f"the model has parameters that its family's table does not name: {sorted(parameters)}")
 
@@ -55,6 +56,16 @@ def _take(parameters: dict[str, torch.nn.Parameter], model: PolicyModel, weight:
     if name not in parameters:
         raise ValueError(f"the table names {weight.megatron}, and the model has no parameter {name}")
     return parameters.pop(name)
+
+
+def _mark_split(parameter: torch.nn.Parameter, axis: int | None) -> None:
+    """Tell Megatron that each tensor-parallel rank has a part of its own, so that all parts count in the gradient norm.
+
+    Megatron does so as it initialises weights, which we leave out.
+    """
+    parameter.tensor_model_parallel = axis is not None  # type: ignore[attr-defined]
+    parameter.partition_dim = -1 if axis is None else axis  # type: ignore[attr-defined]
+    parameter.partition_stride = 1  # type: ignore[attr-defined]
 
 
 def _gather(shard: Tensor, group: dist.ProcessGroup) -> list[Tensor]:

@@ -92,8 +92,9 @@ class LearnerRank:
 
 def prepare_device(platform: Platform) -> None:
     """Make this process fit to import Megatron: on CPU it has to be patched first."""
-    if platform.device == "cpu":
-        from megatron_patches import cpu_device, torch_adam
+    from megatron_patches import checkpoint_writer, cpu_device, torch_adam
 
+    if platform.device == "cpu":
         cpu_device.apply()
-        torch_adam.apply()
+    torch_adam.apply()
+    checkpoint_writer.apply()
