@@ -6,7 +6,7 @@ this step is evaluated or saved, is decided by the objects that `Run` was built 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,12 @@ class Rollouts(Protocol):
 
 class Learner(Protocol):
     async def step(self, batch: PackedStep) -> StepStats: ...
+
+
+class Gate(Protocol):
+    def check(self, step: int, values: Mapping[str, float]) -> None:
+        """Raise if the step's metrics say that going on makes no sense."""
+        ...
 
 
 class Weights(Protocol):
@@ -59,6 +65,7 @@ class Run:
     rollouts: Rollouts
     packer: Callable[[StepBatch], PackedStep]
     learner: Learner
+    gate: Gate
     weights: Weights
     evaluator: Evaluator
     checkpoints: Checkpoints
@@ -76,6 +83,7 @@ async def train(run: Run) -> None:
         laps.lap("pack")
         learned = await run.learner.step(batch)
         laps.lap("learn")
+        run.gate.check(samples.step, learned.values)
         published = await run.weights.publish(version=samples.step)
         laps.lap("sync")
         run.step = samples.step

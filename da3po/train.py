@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from da3po import loop
+from da3po.algo.mismatch import MismatchError, MismatchGate
 from da3po.checkpoint.directory import Checkpoint, CheckpointDirectory
 from da3po.checkpoint.run_directory import RunDirectory, find_start
 from da3po.checkpoint.saver import Saver, check_identity
@@ -45,11 +46,14 @@ from da3po.types import Prompt
 
 logger = logging.getLogger(__name__)
 
+# Errors of a run's parts whose own words are all that a user needs.
+FAILURES = (ClusterError, EngineError, MismatchError, SyncError)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the overrides say; the exit code is described in `da3po.command`."""
     set_up_logging("main")
-    return run_command(lambda: _train(load(arguments)), failures=(ClusterError, EngineError, SyncError))
+    return run_command(lambda: _train(load(arguments)), failures=FAILURES)
 
 
 def _train(config: Config) -> int:
@@ -152,6 +156,7 @@ async def _run(
             rollouts=collector,
             packer=build_packer(config),
             learner=learner,
+            gate=MismatchGate(config.mismatch),
             weights=WeightPublisher(learner, engines.pool),
             evaluator=evaluator,
             checkpoints=saver,

@@ -9,6 +9,7 @@ import fakes
 import pytest
 
 from da3po import loop
+from da3po.algo.mismatch import MismatchGate
 from da3po.config.load import load
 from da3po.data.cursor import Cursor
 from da3po.engine.pool import EnginePool
@@ -55,6 +56,7 @@ class Parts:
                 prompts_per_update=config.train.prompts_per_update,
             ),
             learner=self.learner,
+            gate=MismatchGate(config.mismatch),
             weights=WeightPublisher(self.learner, pool),
             evaluator=fakes.Never(),
             checkpoints=fakes.Never(),
