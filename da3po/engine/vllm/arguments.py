@@ -31,7 +31,6 @@ def engine_arguments(spec: EngineSpec) -> EngineArgs:
         seed=spec.seed,
         max_model_len=spec.max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         tensor_parallel_size=config.tp,
         enforce_eager=config.enforce_eager,
         enable_prefix_caching=config.prefix_caching,
@@ -45,9 +44,22 @@ def engine_arguments(spec: EngineSpec) -> EngineArgs:
 
 
 def _device_arguments(spec: EngineSpec) -> dict[str, Any]:
+    config = spec.config
     if spec.device == "cuda":
-        return {"gpu_memory_utilization": spec.config.memory_fraction, "async_scheduling": True}
-    return {"kv_cache_memory_bytes": int(spec.config.kv_cache_gb * GIB), "async_scheduling": False}
+        return {
+            "gpu_memory_utilization": config.memory_fraction,
+            "max_num_batched_tokens": max(config.max_num_batched_tokens, config.max_num_seqs),
+            "enable_chunked_prefill": True,
+            "async_scheduling": True,
+        }
+    # A prompt cut in two makes vLLM rewind the request's random generator, which CPU generators cannot do: the step
+    # raises "CPU Generator does not use offset". So prompts stay whole, and a step must have room for the longest.
+    return {
+        "kv_cache_memory_bytes": int(config.kv_cache_gb * GIB),
+        "max_num_batched_tokens": max(config.max_num_batched_tokens, config.max_num_seqs, spec.max_model_len),
+        "enable_chunked_prefill": False,
+        "async_scheduling": False,
+    }
 
 
 def sampling_parameters(sampling: SamplingParams, seed: int, stop_ids: tuple[int, ...]) -> VllmSamplingParams:

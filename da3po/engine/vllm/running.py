@@ -45,6 +45,7 @@ class RunningEngine:
         self._samples: dict[str, Sample] = {}
         self._batches: set[Batch] = set()
         self._numbers = itertools.count()
+        self._has_channel = False
         self._version: int | None = FIRST_VERSION  # None: not whole, and not to be used
 
     @property
@@ -93,11 +94,14 @@ class RunningEngine:
             "timeout": self._spec.sync.timeout,
         }
         self._control("init_weight_transfer_engine", init_info=info)
+        self._has_channel = True
 
     def receive(self, version: int) -> WeightManifest:
         """Load one publication. Raises EngineError while samples are in flight; after any error the engine is unfit."""
         if self.busy:
             raise EngineError(f"{self._name} cannot take weights while {len(self._samples)} samples are in flight")
+        if not self._has_channel:
+            raise EngineError(f"{self._name} has joined no weight channel")
         self._drain()
         self._version = None
         self._control("start_weight_update")
