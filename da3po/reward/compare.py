@@ -139,8 +139,8 @@ def _source(node: Node) -> str:
     if node.brackets == "matrix":
         rows = (" & ".join(_source(cell) for cell in row.parts) for row in node.parts if isinstance(row, Ordered))
         return r"\begin{pmatrix}" + r" \\ ".join(rows) + r"\end{pmatrix}"
-    left, right = node.brackets or "()"
-    return left + ", ".join(_source(part) for part in node.parts) + right
+    brackets = node.brackets or "()"
+    return brackets[0] + ", ".join(_source(part) for part in node.parts) + brackets[1]
 
 
 def _same_leaf(gold: str, answer: str) -> bool:

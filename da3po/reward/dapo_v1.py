@@ -27,7 +27,11 @@ SUBSTITUTIONS = (
     (r"\text{and}", ","),
     (r"\text{m}", r"\text{}"),
 )
-UNIT_WORDS = ["square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points", "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students", "childrentickets", "multiples"]
+UNIT_WORDS = (
+    "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", r"\ldots", "sue", "points", "feet",
+    "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students",
+    "childrentickets", "multiples",
+)  # fmt: skip
 REMOVED = (
     *UNIT_WORDS,
     r"\text{s}",

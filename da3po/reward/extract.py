@@ -1,8 +1,9 @@
 """The final answer of a response. Training and evaluation read responses with the same eyes: these.
 
-In this order: what follows the last `</think>` and `###Response`; inside it the last `<answer>`, else the last complete
-`\\boxed{}` or `\\fbox{}` (several that are joined by commas or "and" are one answer), else what follows the last
-"answer is" / `Answer:`, `####` marker, else the plain ending: the formula or number that the last sentence ends with.
+What follows the last `</think>` and `###Response` is read. In this order: the last `<answer>`; the last complete
+`\\boxed{}` or `\\fbox{}` (several that are joined by commas or "and" are one answer), unless a "Final answer: ..."
+comes after it; what follows the last "answer is", `Answer:` or `####`; else the plain ending, which is the formula or number
+that the last sentence ends with.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import re
 _END_TOKEN = re.compile(r"<\|(?:im_end|im_start|endoftext|eot_id|end_of_text|end)\|>|</s>|<｜end▁of▁sentence｜>")
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(\{)|([-+]?\d[\d.,/]*))")
+_OPEN_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_REFUSAL = re.compile(
+    r"(?:do not|don't|cannot|can't|could not|couldn't) (?:know|solve|determine|answer)|not sure", re.IGNORECASE
+)
 # Between two boxes that make one answer: nothing but a unit word, a comma, "and" or "or", and the name of the next one.
 _JOINT = re.compile(
     r"(?:[\s$.]|\\[()\[\],;:! ]|\\q?quad)*(?:[a-z]+\s+(?=and|or))?(?:,|;|(?:\\text\s*\{)?\s*,?\s*(?:and|or)\s*\}?)?"
@@ -24,12 +29,18 @@ _ANCHOR = re.compile(
 )
 _LABEL = re.compile(r"\s*[^\W\d_]{2,}[^\W\d_\s]*(?:\s+[^\W\d_]+)*\s*[:：]\s+(?=[^\n]*\d)")
 _PRICE = re.compile(r"\s*(-?\d[\d.,]*)\s*[$€£¥](?=\s)")
+_FINAL = re.compile(r"final\s+answer(?:\s+is|\s*:)", re.IGNORECASE)
 _HASHES = re.compile(r"####\s*:?\s*([^\n]+)")
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$([^$]+?)(?<!\\)\$", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^\d\s])[.!?](?=\s|$)|(?<=\d)\.(?=\s+[A-Z]|\s*$)|[。！？]|\n")
 _WORD = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
+_STATEMENT = re.compile(
+    r"(?<![A-Za-z])(?:is|are|was|equals|we|so|thus|hence|therefore|donc)(?![A-Za-z])", re.IGNORECASE
+)
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]{2}")
-_KNOWN_WORDS = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "sqrt", "pi", "and", "or", "inf", "oo", "lim", "max", "min", "gcd", "lcm", "mod", "det"])
+_KNOWN_WORD = re.compile(
+    r"sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|and|or|inf|oo|lim|max|min|gcd|lcm|mod|det", re.IGNORECASE
+)
 _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?"
 )
@@ -42,12 +53,21 @@ def final_answer(response: str) -> str | None:
     text = visible(response)
     if text is None:
         return None
-    answer = marked_answer(text)
+    answer = _restated(text) or marked_answer(text)
     if answer is None:
         answer = _anchored(text)
     if answer is None:
         answer = plain_ending(text)
     return answer[:MAX_ANSWER] if answer and answer.strip() else None
+
+
+def _restated(text: str) -> str | None:
+    """What a "Final answer: ..." after the last box says; a box before it holds an intermediate result."""
+    start = max(text.rfind(r"\boxed"), text.rfind(r"\fbox"))
+    if start < 0 or not _FINAL.search(text, start):
+        return None
+    answer = _anchored(text[start:])
+    return answer if answer and re.search(r"\d", answer) else None
 
 
 def marked_answer(text: str) -> str | None:
@@ -69,7 +89,10 @@ def visible(response: str) -> str | None:
 
 
 def boxed_answer(text: str, unclosed: bool = False) -> str | None:
-    """Content of the last complete box, or of the last few if they are joined; `unclosed` lets the last one lack its `}`."""
+    """Content of the last complete box, or of the last few if they are joined.
+
+    unclosed: let the last box lack its closing brace.
+    """
     boxes: list[tuple[int, int, str]] = []  # start, end, content
     position = 0
     while match := _BOX.search(text, position):
@@ -148,7 +171,7 @@ def plain_ending(text: str) -> str | None:
     """The answer of a text that marks none: the whole of a bare answer, else the last formula or number of its last
     sentence that has one."""
     text = text.strip()
-    if not text:
+    if not text or _OPEN_BOX.search(text) or _REFUSAL.search(text):
         return None
     if "\n" not in text and not _MATH.search(text) and _is_bare(text):
         return _labelled(text)
@@ -169,9 +192,9 @@ def _labelled(text: str) -> str:
 def _is_bare(text: str) -> bool:
     """Few enough words outside `\\text{}` to be an answer and not a sentence."""
     outside = re.sub(r"\\(?:text|mathrm|textbf|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+", " ", text)
-    if _IDEOGRAPHS.search(outside) and re.search(r"\d", outside):
+    if _STATEMENT.search(outside) or (_IDEOGRAPHS.search(outside) and re.search(r"\d", outside)):
         return False
-    words = [word for word in _WORD.findall(outside) if word.lower() not in _KNOWN_WORDS]
+    words = [word for word in _WORD.findall(outside) if not _KNOWN_WORD.fullmatch(word)]
     return len(words) <= MAX_BARE_WORDS and len(text) <= MAX_ANSWER
 
 

@@ -51,7 +51,7 @@ class Number:
 
 
 def parse_number(text: str) -> Number | None:
-    """The value of an integer, decimal, fraction, mixed number or power of ten, with thousands separators or without."""
+    """The value of an integer, decimal, fraction, mixed number or power of ten; thousands separators are understood."""
     if len(text) > MAX_DIGITS:
         return None
     text = text.strip()

@@ -9,7 +9,8 @@ from da3po.reward.brackets import OPENING, enclosed, split
 
 _CONNECTIVE = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![a-z])|\\(?:wedge|vee)(?![A-Za-z])")
 _MATRIX = re.compile(
-    r"\\begin\{(?:[pbBvV]?matrix\*?|array)\}(?:\s*\{[lcr| ]*\})?(.*?)\\end\{(?:[pbBvV]?matrix\*?|array)\}", re.DOTALL
+    r"\\begin\{(?P<kind>[pbBvV]?matrix\*?|array)\}(?:\s*\{[lcr| ]*\})?(?P<body>(?:(?!\\begin).)*?)\\end\{(?P=kind)\}",
+    re.DOTALL,
 )
 _NAME = r"(?:\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?'*)"
 _SIMPLE = re.compile(
@@ -53,7 +54,7 @@ def parse(text: str) -> Node:
     text = _MEMBERSHIP.sub("", text.strip(), count=1) if _MEMBERSHIP.match(text.strip()) else text.strip()
     matrix = _MATRIX.fullmatch(_unwrapped(text))
     if matrix:
-        return _matrix(matrix[1])
+        return _matrix(matrix["body"])
     groups = [group for group in split(_CONNECTIVE.sub(";", text), (";",)) if group]
     lists = [[part for part in split(group, (",",)) if part] for group in groups]
     if len(lists) > 1 or (lists and len(lists[0]) > 1):
@@ -147,7 +148,7 @@ def _signs(text: str) -> Node | None:
 
 def _interval(text: str) -> Node | None:
     """`a < x \\le b`, `x > a` and the like as the interval of one plain variable."""
-    operators = [token for token in re.findall(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>", text)]
+    operators = re.findall(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>", text)
     sides = split(text, _RELATION)
     if len(sides) != len(operators) + 1 or len(sides) not in (2, 3):
         return None

@@ -19,7 +19,8 @@ from math_verify.grader import should_treat_as_complex
 
 from da3po.reward.limits import TooComplexError
 
-MAX_LOG10 = 10_000.0  # of any value that is computed
+MAX_TERMS = 1000
+MAX_LOG10 = 20_000.0  # of any value that is computed
 PRECISION = 50
 # Where identities are tested. Points at which a side is not real are skipped; at least MIN_POINTS must remain.
 POINTS = (
@@ -87,6 +88,8 @@ def _check_size(expression: sympy.Basic) -> float:
     """An upper bound of log10 |expression|, found before it is computed; symbols count as 10."""
     if isinstance(expression, sympy.Rational):
         return max(0.0, (abs(expression.p).bit_length() - abs(expression.q).bit_length() + 1) * 0.3011)
+    if isinstance(expression, sympy.Sum | sympy.Product):
+        _check_range(expression)
     sizes = [_check_size(argument) for argument in expression.args]
     if isinstance(expression, sympy.Pow):
         size = max(1.0, sizes[0]) * _magnitude(expression.args[1])
@@ -102,6 +105,14 @@ def _check_size(expression: sympy.Basic) -> float:
     if not size <= MAX_LOG10:
         raise TooComplexError(f"a number of about {size:.0f} digits")
     return size
+
+
+def _check_range(series: sympy.Sum | sympy.Product) -> None:
+    """Finite sums and products are added up term by term, so there must not be too many terms."""
+    for _, low, high in series.limits:
+        num_terms = (high - low).evalf(15)
+        if num_terms.is_number and num_terms.is_finite and num_terms > MAX_TERMS:
+            raise TooComplexError(f"a sum or product of about {float(num_terms):.0g} terms")
 
 
 def _magnitude(exponent: sympy.Basic) -> float:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from da3po.reward.graders import Grader, GraderError, load_grader
+from da3po.reward.graders import GRADERS, Grader, GraderError, load_grader
 from da3po.types import Grade, Outcome
 
 # A library that starts a thread per core would make one grader as heavy as the learner beside it.
@@ -23,10 +23,17 @@ def start(name: str, memory_mb: int, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a Python handler would wait for a long C call to end
     for variable in _THREAD_COUNTS:
         os.environ.setdefault(variable, "1")
-    _process_grader[:] = [load_grader(name)]
+    load(name)
+    if name in GRADERS:
+        grade_chunk("x + 1", ["y"])  # SymPy and its parser load now, and not on some answer's time
     if sys.platform == "linux":
         _limit_memory(memory_mb)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def load(name: str) -> None:
+    """Make `name` the grader of this process."""
+    _process_grader[:] = [load_grader(name)]
 
 
 def grade_chunk(gold: str, responses: Sequence[str]) -> list[Grade]:
