@@ -53,9 +53,10 @@ class EngineHost:
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         number = next(self._numbers)
-        self._waiting[number] = Future()
+        waiting: Future[Any] = Future()
+        self._waiting[number] = waiting
         self._wire.send((number, method, args))
-        return self._waiting[number]
+        return waiting
 
     def start(self) -> None:
         self.submit("start").result(START_SECONDS)
