@@ -46,7 +46,9 @@ LAYOUTS = {
 class Scenario:
     """One learner, taken through three training steps, an export, and a resume.
 
-    out: directory for what it saw. resume_from: checkpoints of other scenarios to go on from at the end.
+    out: directory for what it saw. lengths: prompt and response tokens of each sample.
+    resume_from: other scenarios, earlier in the list, whose checkpoints to go on from at the end.
+    receives: a process of its own takes the weights from the channel at the end of the third step.
     """
 
     name: str
@@ -56,7 +58,9 @@ class Scenario:
     temperature: float = 1.0
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    lengths: tuple[tuple[int, int], ...] = LENGTHS
     resume_from: tuple[str, ...] = ()
+    receives: bool = False
 
     @property
     def spec(self) -> LearnerSpec:
@@ -73,9 +77,9 @@ class Scenario:
 
 def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
     """The data of a step: one update in the first, then two. bad: one sample has an infinite advantage."""
-    samples = _samples(step)
+    samples = _samples(step, scenario.lengths)
     if bad:
-        samples[5] = replace(samples[5], advantage=float("inf"))
+        samples[0] = replace(samples[0], advantage=float("inf"))
     packer = Packer(
         loss=scenario.loss,
         dp=scenario.parallel.dp,
@@ -87,10 +91,10 @@ def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
     return packer(StepBatch(step=step, samples=tuple(samples), group_sizes=sizes, stats=StepStats()))
 
 
-def _samples(step: int) -> list[TrainSample]:
+def _samples(step: int, lengths: Sequence[tuple[int, int]]) -> list[TrainSample]:
     generator = torch.Generator().manual_seed(step)
     samples = []
-    for prompt_tokens, response_tokens in LENGTHS:
+    for prompt_tokens, response_tokens in lengths:
         ids = torch.randint(4, 1003, (prompt_tokens + response_tokens,), generator=generator).tolist()
         samples.append(
             TrainSample(
@@ -108,7 +112,7 @@ def _samples(step: int) -> list[TrainSample]:
 
 def run_scenarios(scenarios: Sequence[Scenario], timeout: float = 240.0) -> None:
     """Take every scenario through its learner, in as many processes as the largest needs. Errors: the first of any."""
-    num_processes = max(scenario.parallel.num_ranks for scenario in scenarios)
+    num_processes = max(scenario.parallel.num_ranks + scenario.receives for scenario in scenarios)
     ports = [_free_port() for _ in scenarios]
     context = mp.start_processes(
         _run_rank, args=(tuple(scenarios), ports), nprocs=num_processes, join=False, start_method="spawn"
@@ -140,7 +144,27 @@ def _run_rank(rank: int, scenarios: Sequence[Scenario], ports: Sequence[int]) ->
     for scenario, port in zip(scenarios, ports, strict=True):
         if rank < scenario.parallel.num_ranks:
             _Run(scenario, rank, port).all()
+        elif scenario.receives and rank == scenario.parallel.num_ranks:
+            _receive(Path(scenario.out))
     assert "vllm" not in sys.modules and "ray" not in sys.modules
+
+
+def _receive(out: Path) -> None:
+    """The engine's end of the weight channel."""
+    from da3po.sync.channel import ReceiverChannels
+    from da3po.sync.receive import receive_weights
+
+    while not (out / "address").exists():
+        time.sleep(0.05)
+    channels = ReceiverChannels((out / "address").read_text(), 0, timeout=60.0)
+    received: dict[str, torch.Tensor] = {}
+
+    def keep(pairs: list[tuple[str, torch.Tensor]]) -> None:
+        received.update({name: tensor.clone() for name, tensor in pairs})
+
+    manifest = receive_weights(channels, NUM_STEPS, keep)
+    torch.save({"weights": received, "manifest": manifest}, out / "received.pt")
+    channels.close()
 
 
 class _Run:
@@ -170,6 +194,7 @@ class _Run:
                 self._save()
         seen["weights"] = self._weights()
         seen["own"] = self._own_parameters()
+        seen["sent"] = self._publish() if self.scenario.receives else ()
         self.learner.export(self.out / "export")
         seen["final_logprobs"] = self.learner.logprobs(first)
         seen["skipped"] = self._skip()
@@ -184,6 +209,13 @@ class _Run:
         from da3po.learner.megatron.weights import hf_stream
 
         return {name: tensor.clone() for name, tensor in hf_stream(self.learner.trainer.model)}
+
+    def _publish(self) -> Any:
+        address = self.learner.open_channel(1, "127.0.0.1")
+        if self.rank == 0:
+            (self.out / "address.part").write_text(address)
+            (self.out / "address.part").rename(self.out / "address")
+        return self.learner.publish(NUM_STEPS)
 
     def _own_parameters(self) -> dict[str, torch.Tensor]:
         return {name: value.detach().clone() for name, value in self.learner.trainer.model.named_parameters()}

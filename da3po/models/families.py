@@ -109,7 +109,9 @@ def _layer(spec: ModelSpec, local: int, layer: int) -> Iterator[Weight]:
         "self_attention.linear_qkv.weight", {f"{name}.weight": (rows, hidden) for name, rows in qkv.items()}, by_group
     )
     if spec.qkv_bias:
-        yield weight("self_attention.linear_qkv.bias", {f"{name}.bias": (rows,) for name, rows in qkv.items()}, by_group)
+        yield weight(
+            "self_attention.linear_qkv.bias", {f"{name}.bias": (rows,) for name, rows in qkv.items()}, by_group
+        )
     if spec.qk_norm:
         yield weight("self_attention.q_layernorm.weight", {"self_attn.q_norm.weight": (spec.head_dim,)}, Replicated())
         yield weight("self_attention.k_layernorm.weight", {"self_attn.k_norm.weight": (spec.head_dim,)}, Replicated())

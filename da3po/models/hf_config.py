@@ -110,7 +110,9 @@ def _family(config: Mapping[str, Any], where: str) -> str:
     for name in architectures:
         if name in FAMILIES:
             return FAMILIES[name]
-    raise ConfigError(f"{where}: architecture {architectures or 'none'} is not supported; supported: {', '.join(FAMILIES)}")
+    raise ConfigError(
+        f"{where}: architecture {architectures or 'none'} is not supported; supported: {', '.join(FAMILIES)}"
+    )
 
 
 def _refuse_variants(config: Mapping[str, Any], where: str) -> None:

@@ -140,5 +140,7 @@ def padded_vocab_size(vocab_size: int, tp: int) -> int:
 def _piece(whole: Tensor, axis: int, rank: int, size: int) -> Tensor:
     length = whole.shape[axis]
     if length % size:
-        raise ValueError(f"axis {axis} of a tensor of shape {tuple(whole.shape)} cannot be cut into {size} equal pieces")
+        raise ValueError(
+            f"axis {axis} of a tensor of shape {tuple(whole.shape)} cannot be cut into {size} equal pieces"
+        )
     return whole.narrow(axis, rank * (length // size), length // size)

@@ -62,9 +62,7 @@ class PolicyModel(GPTModel):
         if self.config.sequence_parallel:
             # `token_logprobs` adds the gradient up over ranks itself.
             hidden = tensor_parallel.gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        shard = VocabShard.of_rank(
-            parallel_state.get_tensor_model_parallel_group(), len(weight), self.spec.vocab_size
-        )
+        shard = VocabShard.of_rank(parallel_state.get_tensor_model_parallel_group(), len(weight), self.spec.vocab_size)
         return token_logprobs(hidden.squeeze(1), weight, labels, temperature, shard)
 
     def output_weight(self) -> Tensor:

@@ -42,7 +42,9 @@ class Passes:
             detached = LossTerms(loss=terms.loss.detach(), sums=terms.sums, maxima=terms.maxima)
             return undo_megatron_scaling(terms.loss, len(batches), self._dp), detached
 
-        feed = ((batch, partial(weighted, batch=batch, old=old)) for batch, old in zip(batches, old_logprobs, strict=True))
+        feed = (
+            (batch, partial(weighted, batch=batch, old=old)) for batch, old in zip(batches, old_logprobs, strict=True)
+        )
         return self._run(feed, len(batches), forward_only=False)
 
     def logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:

@@ -1,0 +1,273 @@
+"""Every layout gives what a single process gives, through the real learner and real gloo processes.
+
+One set of processes goes through all scenarios once; the tests look at what they left.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import fixtures_hf
+import pytest
+import torch
+from learner_ranks import LAYOUTS, NUM_STEPS, SAVED_STEP, Scenario, packed_step, run_scenarios
+
+from da3po.config.schema import LossConfig, OptimConfig, ParallelConfig
+
+pytestmark = pytest.mark.distributed
+
+TOLERANCE = 1e-5
+OPTIM = OptimConfig(lr=1e-4, warmup_steps=2, clip_grad=1.0)
+LONG = ((20, 300), (2, 3), (8, 4), (1, 2))
+"""A sequence that reaches positions above the original length of Llama 3's rope scaling."""
+
+
+def _scenarios(root: Path) -> list[Scenario]:
+    tied = str(fixtures_hf.make_qwen3(root / "tied"))
+    untied = str(fixtures_hf.make_qwen3(root / "untied", tie_word_embeddings=False))
+    llama = str(fixtures_hf.make_llama(root / "llama"))
+    qwen2 = str(fixtures_hf.make_qwen2(root / "qwen2"))
+    layouts = [name for name in LAYOUTS if name != "single"]
+    scenarios = [
+        Scenario(
+            name=f"tied-{name}",
+            model=tied,
+            parallel=LAYOUTS[name],
+            out=str(root / f"tied-{name}"),
+            optim=OPTIM,
+            receives=name in ("tp2", "pp2", "dp2"),
+        )
+        for name in layouts
+    ]
+    scenarios.append(
+        Scenario(
+            name="tied-single",
+            model=tied,
+            parallel=LAYOUTS["single"],
+            out=str(root / "tied-single"),
+            optim=OPTIM,
+            resume_from=("tied-dp2", "tied-tp2pp2"),
+        )
+    )
+    gspo = LossConfig(ratio="sequence", clip_low=3e-4, clip_high=4e-4, aggregation="sequence_mean")
+    for name in ("tp2sp", "pp2", "single"):
+        scenarios.append(
+            Scenario(
+                name=f"untied-{name}",
+                model=untied,
+                parallel=LAYOUTS[name],
+                out=str(root / f"untied-{name}"),
+                temperature=0.6,
+                optim=OPTIM,
+                loss=gspo,
+            )
+        )
+    for family, model in (("llama", llama), ("qwen2", qwen2)):
+        scenarios.append(
+            Scenario(
+                name=f"{family}-tp2",
+                model=model,
+                parallel=ParallelConfig(tp=2),
+                out=str(root / f"{family}-tp2"),
+                lengths=LONG,
+                optim=OPTIM,
+            )
+        )
+    return scenarios
+
+
+class Seen:
+    """What the ranks of a scenario left."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.out = Path(scenario.out)
+        paths = [self.out / f"rank{rank}.pt" for rank in range(scenario.parallel.num_ranks)]
+        self.ranks: list[dict[str, Any]] = [torch.load(path, weights_only=False) for path in paths]
+
+    def whole(self, what: str) -> dict[str, torch.Tensor]:
+        """The tensors of all pipeline stages."""
+        return {name: tensor for rank in self.ranks for name, tensor in rank[what].items()}
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        return self.ranks[0]["metrics"]
+
+    def logprobs(self, what: str = "logprobs") -> list[torch.Tensor]:
+        """Of data-parallel index 0's micro-batches; on the last stage alone."""
+        return self.ranks[self.scenario.parallel.num_ranks - self.scenario.parallel.tp * self.scenario.parallel.dp][
+            what
+        ]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    scenarios = _scenarios(tmp_path_factory.mktemp("learner"))
+    run_scenarios(scenarios)
+    return {scenario.name: Seen(scenario) for scenario in scenarios}
+
+
+PARALLEL = [f"tied-{name}" for name in LAYOUTS if name != "single"] + ["untied-tp2sp", "untied-pp2"]
+
+
+def single(name: str) -> str:
+    return name.split("-")[0] + "-single"
+
+
+def assert_close(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Every tensor within TOLERANCE of its largest value."""
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        error = (got[name] - value).abs().max() / value.abs().max()
+        assert error <= TOLERANCE, f"{name}: {error:.2e}"
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_gradients_equal_the_single_process(seen: dict[str, Seen], name: str) -> None:
+    assert_close(seen[name].whole("gradients"), seen[single(name)].whole("gradients"))
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_weights_after_three_steps_equal_the_single_process(seen: dict[str, Seen], name: str) -> None:
+    assert_close(seen[name].whole("weights"), seen[single(name)].whole("weights"))
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_metrics_equal_the_single_process(seen: dict[str, Seen], name: str) -> None:
+    for got, expected in zip(seen[name].metrics, seen[single(name)].metrics, strict=True):
+        assert got.keys() == expected.keys()
+        for key in ("loss/policy", "loss/num_tokens", "actor/entropy", "actor/grad_norm", "actor/lr"):
+            assert got[key] == pytest.approx(expected[key], rel=TOLERANCE, abs=1e-7), key
+        assert got["mismatch/max_abs_logprob"] == pytest.approx(expected["mismatch/max_abs_logprob"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_every_rank_returns_the_same_metrics(seen: dict[str, Seen], name: str) -> None:
+    for rank in seen[name].ranks:
+        assert rank["metrics"] == seen[name].metrics
+
+
+def test_the_opening_weights_are_the_old_policy_of_every_update(seen: dict[str, Seen]) -> None:
+    """The second update of a step has moved away from the first: ratios are no longer 1, and clipping has work to do."""
+    first, second, _ = seen["tied-single"].metrics
+    assert first["loss/ratio_max"] == 1.0
+    assert second["loss/ratio_max"] > 1.0 + 1e-4
+
+
+def test_warm_up_counts_training_steps_not_updates(seen: dict[str, Seen]) -> None:
+    assert [metrics["actor/lr"] for metrics in seen["tied-single"].metrics] == [5e-5, 1e-4, 1e-4]
+
+
+@pytest.mark.parametrize("name", ["tied-pp2", "tied-tp2pp2"])
+def test_tied_embedding_and_head_stay_equal_bit_for_bit(seen: dict[str, Seen], name: str) -> None:
+    """P05."""
+    tp = seen[name].scenario.parallel.tp
+    for rank in range(tp):
+        embedding = seen[name].ranks[rank]["own"]["embedding.word_embeddings.weight"]
+        head = seen[name].ranks[rank + tp]["own"]["output_layer.weight"]
+        assert torch.equal(embedding, head)
+
+
+@pytest.mark.parametrize("name", ["tied-tp2", "tied-tp2sp", "tied-tp2pp2"])
+def test_norm_weights_stay_equal_across_tensor_parallel_ranks(seen: dict[str, Seen], name: str) -> None:
+    first, second = seen[name].ranks[0]["own"], seen[name].ranks[1]["own"]
+    norms = [key for key in first if "norm" in key]
+    assert len(norms) >= 8
+    assert all(torch.equal(first[key], second[key]) for key in norms)
+
+
+def hf_logprobs(model_dir: Path, scenario: Scenario, temperature: float) -> list[torch.Tensor]:
+    """Of the first step's first update, from transformers, one sequence at a time."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    logprobs = []
+    for batch in packed_step(scenario, 1).updates[0].micro_batches[0]:
+        bounds = batch.cu_seqlens.tolist()
+        parts = []
+        for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+            with torch.no_grad():
+                logits = model(batch.input_ids[None, begin:end]).logits[0] / temperature
+            parts.append(logits.log_softmax(-1).gather(1, batch.labels[begin:end, None]).squeeze(1))
+        logprobs.append(torch.cat(parts))
+    return logprobs
+
+
+@pytest.mark.parametrize("name", ["tied-single", "tied-tp2pp2", "tied-pp2", "untied-tp2sp", "llama-tp2", "qwen2-tp2"])
+def test_logprobs_equal_transformers(seen: dict[str, Seen], name: str) -> None:
+    """L01, L04, L10, H02, H05, H07, H08, P02: at temperature 1 and 0.6, packed, with any layout."""
+    scenario = seen[name].scenario
+    expected = hf_logprobs(Path(scenario.model), scenario, scenario.temperature)
+    for got, want in zip(seen[name].logprobs(), expected, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+
+
+def test_two_forward_passes_are_equal_bit_for_bit(seen: dict[str, Seen]) -> None:
+    """L04: no dropout anywhere."""
+    for first, second in zip(seen["tied-tp2"].logprobs(), seen["tied-tp2"].logprobs("again"), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["tied-tp2pp2", "tied-dp2", "untied-pp2", "llama-tp2", "qwen2-tp2"])
+def test_export_gives_transformers_the_trained_model(seen: dict[str, Seen], name: str) -> None:
+    """H03: in transformers the export has the learner's log-probs after training."""
+    scenario = seen[name].scenario
+    expected = hf_logprobs(seen[name].out / "export", scenario, scenario.temperature)
+    for got, want in zip(seen[name].logprobs("final_logprobs"), expected, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["tied-tp2pp2", "untied-pp2", "llama-tp2"])
+def test_export_has_the_tensors_of_the_source(seen: dict[str, Seen], name: str) -> None:
+    """H03, H06, H09: same names, shapes and number formats, and every other file byte for byte."""
+    from da3po.models.safetensors_io import CheckpointReader
+
+    source, target = Path(seen[name].scenario.model), seen[name].out / "export"
+    with CheckpointReader(source) as before, CheckpointReader(target) as after:
+        assert after.names() == before.names()
+    for path in source.iterdir():
+        if path.suffix != ".safetensors":
+            assert (target / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_resume_on_the_same_layout_is_exact(seen: dict[str, Seen], name: str) -> None:
+    run = seen[name]
+    for rank in run.ranks:
+        resumed = rank["resumed"][name]
+        for got, expected in zip(resumed["metrics"], rank["metrics"][SAVED_STEP:], strict=True):
+            assert got["loss/policy"] == expected["loss/policy"]
+            assert got["actor/grad_norm"] == expected["actor/grad_norm"]
+        assert all(torch.equal(resumed["weights"][key], value) for key, value in rank["weights"].items())
+
+
+@pytest.mark.parametrize("saved_by", ["tied-dp2", "tied-tp2pp2"])
+def test_resume_on_another_layout_goes_on_the_same_way(seen: dict[str, Seen], saved_by: str) -> None:
+    run = seen["tied-single"].ranks[0]
+    assert_close(run["resumed"][saved_by]["weights"], run["weights"])
+    loss = run["resumed"][saved_by]["metrics"][0]["loss/policy"]
+    assert loss == pytest.approx(run["metrics"][NUM_STEPS - 1]["loss/policy"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["tied-single", "tied-tp2", "tied-pp2", "tied-dp2", "untied-tp2sp"])
+def test_non_finite_gradients_are_skipped_and_then_end_the_run(seen: dict[str, Seen], name: str) -> None:
+    """A11: on every rank alike, the weights untouched."""
+    for rank in seen[name].ranks:
+        skipped = rank["skipped"]
+        assert skipped["unchanged"]
+        assert [metrics["actor/skipped_updates"] for metrics in skipped["metrics"]] == [1.0, 1.0]
+        assert not math.isfinite(skipped["metrics"][0]["actor/grad_norm"])
+        assert "optim.max_skipped=3" in skipped["error"]
+
+
+@pytest.mark.parametrize("name", ["tied-tp2", "tied-pp2", "tied-dp2"])
+def test_published_weights_arrive_whole(seen: dict[str, Seen], name: str) -> None:
+    """W08, H06: every stage sends its own layers under their own numbers, and ranks that only gather do not block."""
+    run = seen[name]
+    received = torch.load(run.out / "received.pt", weights_only=False)
+    weights = run.whole("weights")
+    assert received["weights"].keys() == weights.keys()
+    assert all(torch.equal(received["weights"][key], value) for key, value in weights.items())
+    assert received["manifest"].buckets == tuple(bucket for rank in run.ranks for bucket in rank["sent"])
