@@ -99,7 +99,7 @@ async def test_the_first_error_of_any_engine_ends_the_call_and_names_it() -> Non
 
 
 async def test_an_engine_that_names_itself_is_not_named_twice() -> None:
-    with pytest.raises(EngineError, match="^engine 0 died$"):
+    with pytest.raises(EngineError, match=r"^engine 0 died$"):
         await collect(EnginePool([FakeEngine(error=EngineError("engine 0 died"))]), [request(0)])
 
 

@@ -71,7 +71,7 @@ def measure_alone(args: argparse.Namespace) -> float:
 
     spec = engine_spec(args)
     apply_environment(spec)
-    from dataclasses import asdict
+    from dataclasses import fields
 
     import torch
     from vllm import LLM
@@ -79,7 +79,8 @@ def measure_alone(args: argparse.Namespace) -> float:
     from da3po.engine.vllm.arguments import engine_arguments, sampling_parameters
 
     torch.set_num_threads(spec.num_threads)
-    llm = LLM(**asdict(engine_arguments(spec)))
+    arguments = engine_arguments(spec)
+    llm = LLM(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
 
     def generate(batch: list[GroupRequest]) -> int:
         prompts, parameters = [], []

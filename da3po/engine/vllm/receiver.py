@@ -118,7 +118,7 @@ class LoadState:
     unfilled: layers that got fewer elements than their parameters have. vLLM would finish them with whatever their
         fresh memory held, or silently keep their old weights.
     tied: layers that got none because they share another's parameters, as an output head does the embedding's. vLLM
-        takes them for unloaded and leaves alone what it has derived from the old weights (on CPU, a packed copy that the
+        takes them for unloaded and leaves alone what it derived from the old weights (on CPU, a packed copy that the
         head computes with), so they have to be processed again.
     """
 
