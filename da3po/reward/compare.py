@@ -15,6 +15,8 @@ MAX_ITEMS = 100
 
 _DIGITS = re.compile(r"\s*[-+]?[\d,.]+\s*")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_LONGEST_PRODUCT = 3
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 _COMMAND = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _BASED = re.compile(r"(\w+)_\s*\{?\s*(\d{1,2})\s*\}?")
@@ -39,6 +41,8 @@ def _infinity(text: str) -> str:
 def _same_text(gold: str, answer: str) -> bool:
     if _squeeze(gold) == _squeeze(answer):
         return bool(_squeeze(gold))
+    if _TEXT.search(gold + answer) and _unwrapped(gold) == _unwrapped(answer):
+        return True
     numbers = _same_number(gold, answer)
     if numbers is not None:
         return numbers
@@ -47,6 +51,11 @@ def _same_text(gold: str, answer: str) -> bool:
 
 def _squeeze(text: str) -> str:
     return re.sub(r"\s+", "", text)
+
+
+def _unwrapped(text: str) -> str:
+    """Without `\\text{}` around its words."""
+    return _squeeze(_TEXT.sub(r"\1", text))
 
 
 def _same_number(gold: str, answer: str) -> bool | None:
@@ -122,8 +131,8 @@ def _leaf_against_structure(gold: Node, answer: Node) -> bool:
     pair = assignment(leaf.text)
     if pair is not None:
         return _same_node(structure.parse(pair[1]), other)
-    if isinstance(other, Items) and len(other.parts) == 1:
-        return _same_node(leaf, other.parts[0])
+    if isinstance(other, Items) and not any(isinstance(part, Ordered) for part in other.parts):
+        return all(_same_node(leaf, part) for part in other.parts)
     texts = (leaf.text, _source(other))
     return _symbolic(*texts) if leaf is gold else _symbolic(*reversed(texts))
 
@@ -188,6 +197,8 @@ def _same_words(gold: str, answer: str) -> bool | None:
     left, right = (_TEXT.sub(r"\1", text).strip().rstrip(".") for text in (gold, answer))
     if not (_is_words(left) and _is_words(right)):
         return None
+    if max(len(left), len(right)) <= _LONGEST_PRODUCT and left != right and not _TEXT.search(gold + answer):
+        return None  # ab and ba may be products of symbols
     if max(len(left), len(right)) > 1:
         left, right = (re.sub(r"[\s\-',]+|\b(?:the|an?)\s", "", text.casefold()) for text in (left, right))
     return left == right
@@ -220,8 +231,10 @@ def _same_expression(gold: str, answer: str) -> bool:
 
 def _without_unit(text: str) -> tuple[str, str]:
     """Only units that are marked as such: letters at the end of an expression may be variables."""
+    if _TRIGONOMETRY.search(text):
+        return text, ""  # the degrees of an angle, not of the value
     bare, unit = split_unit(text)
-    marked = unit in ("%", "°") or (text.rstrip().endswith("}") and r"\text" in text[len(bare) :])
+    marked = unit in ("%", "°") or r"\text" in text[len(bare) :]
     return (bare, unit) if marked else (text, "")
 
 

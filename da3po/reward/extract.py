@@ -2,8 +2,8 @@
 
 What follows the last `</think>` and `###Response` is read. In this order: the last `<answer>`; the last complete
 `\\boxed{}` or `\\fbox{}` (several that are joined by commas or "and" are one answer), unless a "Final answer: ..."
-comes after it; what follows the last "answer is", `Answer:` or `####`; else the plain ending, which is the formula or number
-that the last sentence ends with.
+comes after it; what follows the last "answer is", `Answer:` or `####`; else the plain ending, which is the formula or
+number that the last sentence ends with.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _ANCHOR = re.compile(
     r"(?P<link>\s*\**\s*(?:(?:is|are|est|es|ist)(?![a-z])\s*(?:for sure(?=\s))?|[是为為は])?\s*[:：]?)[\s*]*",
     re.IGNORECASE,
 )
+_QUOTES = re.compile(r"^(?:\\?[\"'“*]|\s)+")
 _LABEL = re.compile(r"\s*[^\W\d_]{2,}[^\W\d_\s]*(?:\s+[^\W\d_]+)*\s*[:：]\s+(?=[^\n]*\d)")
 _PRICE = re.compile(r"\s*(-?\d[\d.,]*)\s*[$€£¥](?=\s)")
 _FINAL = re.compile(r"final\s+answer(?:\s+is|\s*:)", re.IGNORECASE)
@@ -142,9 +143,9 @@ def _anchored(text: str) -> str | None:
 
 def _first_statement(text: str) -> str:
     """What an anchor announces: the formulas up to the end of the sentence, or its words."""
-    formula = _MATH.match(text.lstrip("* \n"))
-    if formula:
-        return _formulas(text.lstrip("* \n"))
+    text = _QUOTES.sub("", text)
+    if _MATH.match(text):
+        return _formulas(text)
     text = text.strip("* ")
     sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
     return sentence if _is_bare(sentence) else _last_formula(sentence) or _first_number(sentence) or sentence

@@ -31,15 +31,19 @@ _DECORATION = re.compile(
 _SPACE = re.compile(r"\\(?:quad|qquad|enspace|hspace\*?\{[^{}]*\})(?![a-z])|(?<!\\)\\[,;:! ]|~")
 # `\quadx` is a typing slip for `\quad x` that real data has.
 _GLUED_QUAD = re.compile(r"\\q?quad(?=[A-Za-z])")
-_RENAMED = re.compile(r"\\(dfrac|tfrac|cfrac|leq|leqslant|geq|geqslant|neq|lt|gt|gets|to|land|lor|rm|bf)(?![A-Za-z])")
+_RENAMED = re.compile(
+    r"\\(dfrac|tfrac|cfrac|leq|leqslant|geq|geqslant|neq|lt|gt|ldots|cdots|gets|to|land|lor|rm|bf)(?![A-Za-z])"
+)
 _NAMES = {
     "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "leq": r"\le ", "leqslant": r"\le ", "geq": r"\ge ",
-    "geqslant": r"\ge ", "neq": r"\ne ", "lt": "<", "gt": ">", "gets": "", "to": r"\rightarrow ", "land": " and ",
-    "lor": " or ", "rm": "", "bf": "",
+    "geqslant": r"\ge ", "neq": r"\ne ", "lt": "<", "gt": ">", "ldots": r"\dots ", "cdots": r"\dots ",
+    "gets": "", "to": r"\rightarrow ", "land": " and ", "lor": " or ", "rm": "", "bf": "",
 }  # fmt: skip
 _FONT = re.compile(
     r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|boldsymbol|textbf|textit|emph|bm|operatorname\*?)\s*\{([^{}]*)\}"
 )
+# Upright words are words (units, most often); a single upright letter is a symbol: e, E, d.
+_UPRIGHT_WORD = re.compile(r"\\mathrm\s*\{([^{}\\]*[A-Za-z][A-Za-z/][^{}\\]*)\}")
 _TEXT = re.compile(r"\\(?:text|mbox|textrm|textnormal|textsf|texttt|hbox)\s*\{([^{}]*)\}")
 _CONNECTIVE = re.compile(r"\\text\{\s*,?\s*(and|or)\s*,?\s*\}", re.IGNORECASE)
 _ASCII_RELATION = re.compile(r"<=|>=|!=|==")
@@ -79,6 +83,7 @@ def normalize(answer: str) -> str:
     text = _GLUED_QUAD.sub(" ", text)
     text = _SPACE.sub(" ", text)
     text = _RENAMED.sub(lambda command: _NAMES[command[1]], text)
+    text = _UPRIGHT_WORD.sub(r"\\text{\1}", text)
     text = _FONT.sub(r"\1", text)
     text = _TEXT.sub(r"\\text{\1}", text)
     text = _CONNECTIVE.sub(r" \1 ", text)

@@ -9,7 +9,8 @@ from da3po.reward.brackets import OPENING, enclosed, split
 
 _CONNECTIVE = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![a-z])|\\(?:wedge|vee)(?![A-Za-z])")
 _MATRIX = re.compile(
-    r"\\begin\{(?P<kind>[pbBvV]?matrix\*?|array)\}(?:\s*\{[lcr| ]*\})?(?P<body>(?:(?!\\begin).)*?)\\end\{(?P=kind)\}",
+    r"\\begin\{(?P<kind>[pbB]?matrix\*?|smallmatrix|array)\}(?:\s*\{[lcr| ]*\})?"
+    r"(?P<body>(?:(?!\\begin).)*?)\\end\{(?P=kind)\}",
     re.DOTALL,
 )
 _NAME = r"(?:\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?'*)"

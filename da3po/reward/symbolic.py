@@ -34,6 +34,8 @@ POINTS = (
 MIN_POINTS = 2
 TOLERANCE = sympy.Float(10) ** -30
 
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_DEGREES = re.compile(r"(\d+)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})")
 _DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?![\d.])")
 
 
@@ -67,6 +69,8 @@ def value_of(text: str) -> Fraction | None:
 def parse(text: str) -> Any:
     """The SymPy object of normalised LaTeX, decimals made exact; None if the grammar does not know it."""
     exact = _DECIMAL.sub(_exact_decimal, text)
+    if _TRIGONOMETRY.search(exact):
+        exact = _DEGREES.sub(r"(\\frac{\1 \\pi}{180})", exact)
     try:
         parsed = latex2sympy(
             exact, is_real=not should_treat_as_complex(exact), convert_degrees=False, normalization_config=None
