@@ -1,4 +1,4 @@
-"""tools/setup_env.*, with scripts that stand in for Python and pip, and one real virtual environment."""
+"""tools/setup_env.*, with scripts that stand in for Python and pip."""
 
 from __future__ import annotations
 
@@ -126,13 +126,20 @@ def test_satellite_that_is_not_installed_is_no_matter(setup_env: ModuleType, mon
 
 
 def test_half_made_venv_is_made_anew(setup_env: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill between the venv's folder and its pip leaves a Python without pip. The venv made here is a real one."""
+    """A kill between the venv's folder and its pip leaves a Python without pip."""
     monkeypatch.setenv("FAIL", "import pip")
+    maker = make_script(setup_env.ROOT / "maker", '#!/bin/sh\nmkdir "$3" && echo "$*" > "$3/made"\n')
+    monkeypatch.setattr(sys, "executable", str(maker))
     leftover = setup_env.VENV / "leftover"
     leftover.touch()
     setup_env.make_venv()
     assert not leftover.exists()
-    assert setup_env.run_python("import pip") is None
+    assert (setup_env.VENV / "made").read_text() == f"-m venv {setup_env.VENV}\n"
+
+
+def test_venv_with_pip_is_kept(setup_env: ModuleType) -> None:
+    setup_env.make_venv()
+    assert setup_env.PYTHON.exists()
 
 
 # -- which Python
