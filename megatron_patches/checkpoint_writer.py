@@ -1,11 +1,11 @@
 """Write checkpoints from threads of the rank's own process.
 
 Targets: megatron-core 0.16.x, `dist_checkpointing.strategies.filesystem_async`.
-Symptoms: a save that never ends, once in a while; and a helper process (a `multiprocessing` manager) that outlives its rank
-    when the rank is killed.
-Cause: every save, synchronous ones too, forks a process per file. A fork of a process with running threads (gloo, OpenMP,
-    autograd) copies locks that nobody will release in the child. Results come back through a manager process, which does not
-    notice that its parent is gone.
+Symptoms: a save that never ends, once in a while; and a helper process (a `multiprocessing` manager) that outlives its
+    rank when the rank is killed.
+Cause: every save, synchronous ones too, forks a process per file. A fork of a process with running threads (gloo,
+    OpenMP, autograd) copies locks that nobody will release in the child. Results come back through a manager process,
+    which does not notice that its parent is gone.
 Cure: the same writing function in threads, which write as fast since the file system does the work, and a plain queue.
 """
 

@@ -4,12 +4,12 @@ Targets: megatron-core 0.16.x and 0.19.x on a torch build without CUDA (2.6 and 
 Symptom: `AssertionError: Torch not compiled with CUDA enabled` from `torch.cuda.current_device()`, from
     `device="cuda"` in tensor factories and from `Tensor.cuda()`; in the distributed optimizer
     `TypeError: Wrapped parameters must be one of ...`, as it compares `Tensor.type()` with `torch.cuda.FloatTensor`;
-    random-number forks that silently do nothing, as `torch.cuda` queues them until CUDA is initialised; and a C++ compiler
-    at work in the first step, as Megatron's small fused functions go through `torch.compile`.
+    random-number forks that silently do nothing, as `torch.cuda` queues them until CUDA is initialised; and a C++
+    compiler at work in the first step, as Megatron's small fused functions go through `torch.compile`.
 Cause: Megatron-Core names CUDA as its only device, in calls that are spread over the schedules, the optimizer, the
     pipeline communication and the random-number tracker. No option changes that.
-Cure: `torch.cuda`'s device and random-number calls act on the CPU, and factories read "cuda" as "cpu". This holds for the
-    whole process, so it is for processes that run a learner on CPU and nothing else.
+Cure: `torch.cuda`'s device and random-number calls act on the CPU, and factories read "cuda" as "cpu". This holds for
+    the whole process, so it is for processes that run a learner on CPU and nothing else.
 """
 
 from __future__ import annotations

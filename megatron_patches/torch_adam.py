@@ -2,12 +2,12 @@
 
 Targets: megatron-core 0.16.x and 0.19.x without Transformer Engine and Apex, `distrib_optimizer.DistributedOptimizer`.
 Symptoms: `AssertionError` in `state_dict` before the first step, so that a fresh process cannot load a checkpoint;
-    `KeyError: 'step'` from `load_parameter_state_from_fully_reshardable`; and after a load every parameter's step count goes
-    up by the number of parameters at each step, which spoils Adam's bias correction without a word.
+    `KeyError: 'step'` from `load_parameter_state_from_fully_reshardable`; and after a load every parameter's step count
+    goes up by the number of parameters at each step, which spoils Adam's bias correction without a word.
 Cause: torch's AdamW keeps a step count for each parameter, in its state, which is empty before the first step. Megatron
     expects a count to be there, leaves it out when it copies loaded state, and gives all parameters one tensor for it.
-Cure: the state exists from the start, with count 0; the count is kept when loaded state is copied; and each parameter gets
-    a count of its own after a load.
+Cure: the state exists from the start, with count 0; the count is kept when loaded state is copied; and each parameter
+    gets a count of its own after a load.
 """
 
 from __future__ import annotations

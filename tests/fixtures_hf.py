@@ -1,4 +1,4 @@
-"""Tiny Hugging Face checkpoints with the traps that real ones have. Made with transformers, at test time, from a seed."""
+"""Tiny Hugging Face checkpoints with the traps that real ones have, made by transformers at test time, from a seed."""
 
 from __future__ import annotations
 

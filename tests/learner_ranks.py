@@ -221,7 +221,7 @@ class _Run:
         return {name: value.detach().clone() for name, value in self.learner.trainer.model.named_parameters()}
 
     def _gradients(self) -> dict[str, torch.Tensor]:
-        """Whole gradients of the last update. The distributed optimizer leaves each data-parallel rank with its part."""
+        """Whole gradients of the last update, of which the distributed optimizer leaves each rank its part."""
         import torch.distributed as dist
         from megatron.core import parallel_state
 

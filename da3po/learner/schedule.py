@@ -1,4 +1,4 @@
-"""The learning rate, a pure function of the training step: resuming, skipping an update or having many of them in a step
+"""The learning rate, a function of the training step alone: resuming, skipping an update or having many in a step
 cannot move it."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table of each model family: which HF tensors make up which Megatron parameter, and how.
 
-Import, export and weight sync all read it, so a new family is one more table here and a test. Megatron names are those of
-a model whose norms stand on their own; a layer index in them counts from the first layer of the pipeline stage, while in
-HF names it counts from the first layer of the model.
+Import, export and weight sync all read it, so a new family is one more table here and a test. Megatron names are those
+of a model whose norms stand on their own; a layer index in them counts from the first layer of the pipeline stage,
+while in HF names it counts from the first layer of the model.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def whole_model(spec: ModelSpec) -> Stage:
 def stage_weights(spec: ModelSpec, stage: Stage) -> Iterator[Weight]:
     """Every parameter of a stage, in the order of the model.
 
-    A tied output layer is listed by the last stage too if that does not hold the embedding, since Megatron keeps a second
-    copy there; `owned_weights` leaves the copy out.
+    A tied output layer is listed by the last stage too if that does not hold the embedding, since Megatron keeps a
+    second copy there; `owned_weights` leaves the copy out.
     """
     if stage.embedding:
         yield _embedding(spec)

@@ -129,8 +129,9 @@ def _refuse_variants(config: Mapping[str, Any], where: str) -> None:
 def _rope(config: Mapping[str, Any], where: str) -> tuple[float, Llama3Scaling | None]:
     """Base and scaling of the rotary embedding.
 
-    transformers 5 writes both into `rope_parameters`; transformers 4 writes `rope_theta` and `rope_scaling`. A base that
-    is in neither is refused: the classes' defaults differ between versions, and a wrong one trains without a warning.
+    transformers 5 writes both into `rope_parameters`; transformers 4 writes `rope_theta` and `rope_scaling`. A base
+    that is in neither is refused: the classes' defaults differ between versions, and a wrong one trains without a
+    warning.
     """
     block = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     named = {float(theta) for theta in (block.get("rope_theta"), config.get("rope_theta")) if theta is not None}

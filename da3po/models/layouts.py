@@ -1,7 +1,7 @@
 """How one Megatron parameter is made of Hugging Face tensors, and how tensor-parallel ranks share it.
 
-Every layout answers two questions, each the inverse of the other: what part of the given HF tensors does rank r of n hold,
-and what are the HF tensors if these are the parts of all ranks. Shapes of HF tensors are the ones in the file.
+Every layout answers two questions, each the inverse of the other: what part of the given HF tensors does rank r of n
+hold, and what are the HF tensors if these are the parts of all ranks. Shapes of HF tensors are the ones in the file.
 """
 
 from __future__ import annotations
@@ -78,10 +78,8 @@ class VocabularyRows:
         if whole.shape[0] != self.vocab_size:
             raise ValueError(f"embedding has {whole.shape[0]} rows, the config says vocab_size={self.vocab_size}")
         rows = padded_vocab_size(self.vocab_size, size) // size
-        begin, end = rank * rows, min((rank + 1) * rows, self.vocab_size)
-        shard = whole.new_zeros((rows, *whole.shape[1:]))
-        shard[: end - begin] = whole[begin:end]
-        return shard
+        real = whole[rank * rows : (rank + 1) * rows]  # none, on a rank of padding alone
+        return torch.cat((real, real.new_zeros((rows - len(real), *real.shape[1:]))))
 
     def join(self, shards: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return (torch.cat(tuple(shards))[: self.vocab_size],)

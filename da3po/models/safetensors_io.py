@@ -1,7 +1,7 @@
 """Read and write Hugging Face checkpoints: safetensors files, one or several with an index.
 
-Reading is lazy and writing is streamed, so neither holds more than one tensor. The writer is ours because the safetensors
-package writes a file from all of its tensors at once.
+Reading is lazy and writing is streamed, so neither holds more than one tensor. The writer is ours because the
+safetensors package writes a file from all of its tensors at once.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def write_file(directory: Path, plan: FilePlan, dtype: torch.dtype, tensors: Ite
             if got != name or tuple(tensor.shape) != shape:
                 raise ValueError(f"{plan.name}: expected {name} {shape}, got {got} {tuple(tensor.shape)}")
             data = tensor.detach().to(device="cpu", dtype=dtype).contiguous()
-            file.write(memoryview(data.reshape(-1).view(torch.uint8).numpy()))
+            file.write(data.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def write_index(directory: Path, stages: Sequence[Sequence[FilePlan]], dtype: torch.dtype) -> None:

@@ -5,6 +5,7 @@ One set of processes goes through all scenarios once; the tests look at what the
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import torch
 from learner_ranks import LAYOUTS, NUM_STEPS, SAVED_STEP, Scenario, packed_step, run_scenarios
 
-from da3po.config.schema import LossConfig, OptimConfig, ParallelConfig
+from da3po.config.schema import LossConfig, OptimConfig
 
 pytestmark = pytest.mark.distributed
 
@@ -52,29 +53,29 @@ def _scenarios(root: Path) -> list[Scenario]:
         )
     )
     gspo = LossConfig(ratio="sequence", clip_low=3e-4, clip_high=4e-4, aggregation="sequence_mean")
-    for name in ("tp2sp", "pp2", "single"):
-        scenarios.append(
-            Scenario(
-                name=f"untied-{name}",
-                model=untied,
-                parallel=LAYOUTS[name],
-                out=str(root / f"untied-{name}"),
-                temperature=0.6,
-                optim=OPTIM,
-                loss=gspo,
-            )
+    scenarios += [
+        Scenario(
+            name=f"untied-{name}",
+            model=untied,
+            parallel=LAYOUTS[name],
+            out=str(root / f"untied-{name}"),
+            temperature=0.6,
+            optim=OPTIM,
+            loss=gspo,
         )
-    for family, model in (("llama", llama), ("qwen2", qwen2)):
-        scenarios.append(
-            Scenario(
-                name=f"{family}-tp2",
-                model=model,
-                parallel=ParallelConfig(tp=2),
-                out=str(root / f"{family}-tp2"),
-                lengths=LONG,
-                optim=OPTIM,
-            )
+        for name in ("tp2sp", "pp2", "single")
+    ]
+    scenarios += [
+        Scenario(
+            name=f"{family}-tp2",
+            model=model,
+            parallel=LAYOUTS["tp2"],
+            out=str(root / f"{family}-tp2"),
+            lengths=LONG,
+            optim=OPTIM,
         )
+        for family, model in (("llama", llama), ("qwen2", qwen2))
+    ]
     return scenarios
 
 
@@ -150,7 +151,7 @@ def test_every_rank_returns_the_same_metrics(seen: dict[str, Seen], name: str) -
 
 
 def test_the_opening_weights_are_the_old_policy_of_every_update(seen: dict[str, Seen]) -> None:
-    """The second update of a step has moved away from the first: ratios are no longer 1, and clipping has work to do."""
+    """The second update of a step has moved away from the first, so its ratios are no longer 1."""
     first, second, _ = seen["tied-single"].metrics
     assert first["loss/ratio_max"] == 1.0
     assert second["loss/ratio_max"] > 1.0 + 1e-4
@@ -187,7 +188,7 @@ def hf_logprobs(model_dir: Path, scenario: Scenario, temperature: float) -> list
     for batch in packed_step(scenario, 1).updates[0].micro_batches[0]:
         bounds = batch.cu_seqlens.tolist()
         parts = []
-        for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for begin, end in itertools.pairwise(bounds):
             with torch.no_grad():
                 logits = model(batch.input_ids[None, begin:end]).logits[0] / temperature
             parts.append(logits.log_softmax(-1).gather(1, batch.labels[begin:end, None]).squeeze(1))

@@ -4,8 +4,8 @@ Megatron's own CPU attention refuses packed sequences. This one groups sequences
 that many short sequences cost a few calls. Padding comes after a sequence's last token and attention is causal, so real
 tokens never look at it and no mask is needed: the result is exact.
 
-Shape legend: T tokens of the micro-batch, B sequences of a batch, L padded length, H query heads, K key/value heads, D head
-width (H and K of this tensor-parallel rank).
+Shape legend: T tokens of the micro-batch, B sequences of a batch, L padded length, H query heads, K key/value heads, D
+head width (H and K of this tensor-parallel rank).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CALL_TOKENS = 64
 @dataclass(frozen=True, slots=True)
 class LengthBatch:
     """Sequences of like length. take: [B, L], the token of the micro-batch at each place; a padded place repeats the
-    sequence's last token. put: [B x L], flat places that are real, in the order of `tokens`. tokens: [R], which tokens."""
+    sequence's last token. put: [R], flat places that are real. tokens: [R], the token at each of them."""
 
     take: Tensor
     put: Tensor

@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def save(path: Path, ddp: DistributedDataParallel, optimizer: Optimizer) -> None:
-    """Write weights, optimizer state and random-number state to `path`, an existing empty directory; all ranks together."""
+    """Write weights, optimizer and random-number state to `path`, an existing empty directory; all ranks together."""
     dist_checkpointing.save(_state(ddp, optimizer, is_loading=False), str(path), content_metadata=SHARDING)
 
 

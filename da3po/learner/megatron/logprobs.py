@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of a vocabulary that is split over tensor-parallel ranks.
 
-The output layer's product is inside, a chunk of tokens at a time, forward and backward, so that full logits never exist.
-The price is one more product in the backward pass.
+The output layer's product is inside, a chunk of tokens at a time, forward and backward, so that full logits never
+exist. The price is one more product in the backward pass.
 
 Shape legend: T tokens, h hidden size, V rows of the output layer on this rank, padding included.
 With z = W x / temperature, over the real rows of all ranks:

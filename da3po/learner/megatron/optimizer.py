@@ -76,6 +76,6 @@ class Optimizer:
         if self.num_skipped_in_a_row >= self._max_skipped:
             raise TooManySkipped(
                 f"{self.num_skipped_in_a_row} updates in a row were skipped (optim.max_skipped={self._max_skipped}): "
-                f"the last had loss {loss} and gradient norm {grad_norm}. The weights are those of the last good update. "
+                f"the last had loss {loss} and gradient norm {grad_norm}. The weights are those of the last good one. "
                 "Look at advantages and log-probs of this step, and try a lower optim.lr."
             )

@@ -18,7 +18,7 @@ from da3po.types import MicroBatch
 
 
 class Passes:
-    """Runs micro-batches through all pipeline stages. Every rank of a pipeline calls the same method at the same time."""
+    """Runs micro-batches through all pipeline stages. All ranks of a pipeline call the same method together."""
 
     def __init__(self, ddp: DistributedDataParallel, model: PolicyModel, temperature: float, dp: int) -> None:
         self._ddp = ddp
@@ -48,7 +48,7 @@ class Passes:
         return self._run(feed, len(batches), forward_only=False)
 
     def logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
-        """[T] log-probs of each micro-batch's labels under the current weights, on the last stage; nothing elsewhere."""
+        """[T] log-probs of each micro-batch's labels under the current weights; the last stage alone has them."""
 
         def measured(hidden: Tensor, *, batch: MicroBatch, non_loss_data: bool) -> Tensor:
             return self._model.logprobs(hidden, batch.labels, self._temperature)[0]

@@ -35,8 +35,8 @@ def hf_stream(
     """(HF name, whole tensor) of everything that this pipeline stage owns, in the table's order.
 
     of: what to take of a parameter, shaped like it: the weight itself, its gradient, ...
-    All tensor-parallel ranks must run through it together, since each tensor is gathered from all of them; each gets all
-    tensors. Vocabulary padding is cut. A tensor is valid until the next is asked for.
+    All tensor-parallel ranks must run through it together, since each tensor is gathered from all of them; each gets
+    all tensors. Vocabulary padding is cut. A tensor is valid until the next is asked for.
     """
     parameters = dict(model.named_parameters())
     group = parallel_state.get_tensor_model_parallel_group()
