@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from da3po.command import run_command, run_failures
+from da3po.command import run_command
 from da3po.config.schema import RewardConfig
 from da3po.data.files import read_rows, resolve_path
 from da3po.data.problems import DataError
@@ -28,17 +28,16 @@ _WINDOW = 512
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    config = RewardConfig(grader=options.grader, timeout=options.timeout, num_workers=options.workers)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
-    @run_failures(GraderError)
     def grade() -> int:
+        config = RewardConfig(grader=options.grader, timeout=options.timeout, num_workers=options.workers)
         counts = grade_file(options.file, sys.stdout, config)
         print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), file=sys.stderr)
         return 0
 
-    return run_command(grade)
+    return run_command(grade, failures=(GraderError,))
 
 
 def _parser() -> argparse.ArgumentParser:
