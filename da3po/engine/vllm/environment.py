@@ -30,10 +30,14 @@ def environment(spec: EngineSpec) -> dict[str, str]:
 
     The engine core runs in this process; its tensor-parallel workers, if any, are on this machine and meet on loopback.
     """
+    # vLLM's sampler compiles one small function of its own even in eager mode: seconds at the first step, and an error
+    # where there is no C++ compiler. On a GPU it needs none, and is worth it.
+    compiles = spec.device == "cuda" or not spec.config.enforce_eager
     return {
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(spec.num_threads),
         "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_COMPILE_DISABLE": "0" if compiles else "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_HOST_IP": LOOPBACK,
