@@ -22,11 +22,13 @@ import pebble
 from da3po.config.schema import RewardConfig
 from da3po.reward import worker
 from da3po.reward.graders import load_grader
-from da3po.types import Grade, Outcome, StepStats
+from da3po.types import Grade, Outcome
 
 logger = logging.getLogger(__name__)
 
 MAX_CHUNK = 64
+# Responses over which the share of failures is judged.
+ALARM_WINDOW = 512
 
 
 class GraderPool:
@@ -49,25 +51,27 @@ class GraderPool:
         """One grade per response, in order. Raises GraderError if a custom grader breaks its contract."""
         chunks = [responses[i : i + MAX_CHUNK] for i in range(0, len(responses), MAX_CHUNK)]
         grades = [grade for chunk in await asyncio.gather(*(self._chunk(gold, c) for c in chunks)) for grade in chunk]
-        self._counts.update(grade.outcome for grade in grades)
+        self._watch(grades)
         return grades
 
-    def take_stats(self) -> StepStats:
-        """Failures since the last call, as metrics; warns if they are more than config.max_failure_rate."""
+    def _watch(self, grades: Sequence[Grade]) -> None:
+        """Warn when too many of the last responses could not be graded."""
+        self._counts.update(grade.outcome for grade in grades)
+        num_graded = self._counts.total()
+        if num_graded < ALARM_WINDOW:
+            return
         counts, self._counts = self._counts, collections.Counter()
         timeouts, errors = counts[Outcome.TIMEOUT], counts[Outcome.ERROR]
-        rate = (timeouts + errors) / max(1, counts.total())
-        if rate > self._config.max_failure_rate:
+        if timeouts + errors > self._config.max_failure_rate * num_graded:
             logger.warning(
                 "%.1f %% of %d responses could not be graded (%d timeouts, %d errors); "
                 "reward.max_failure_rate is %.1f %%",
-                100 * rate,
-                counts.total(),
+                100 * (timeouts + errors) / num_graded,
+                num_graded,
                 timeouts,
                 errors,
                 100 * self._config.max_failure_rate,
             )
-        return StepStats({"reward/timeouts": timeouts, "reward/errors": errors, "reward/failure_rate": rate})
 
     def close(self) -> None:
         """End every worker, also one that is busy, and wait until they are gone."""

@@ -89,17 +89,23 @@ async def test_normal_answers_are_graded_after_many_hostile_ones(pool: GraderPoo
     assert num_workers() == before
 
 
-async def test_details_and_stats(pool: GraderPool, caplog: pytest.LogCaptureFixture) -> None:
-    pool.take_stats()
+async def test_failures_have_details_and_too_many_raise_an_alarm(
+    pool: GraderPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("da3po.reward.pool.ALARM_WINDOW", 1)
+    await pool.grade("1", ["1"])  # whatever other tests have left is judged with this one
+    caplog.clear()
+    monkeypatch.setattr("da3po.reward.pool.ALARM_WINDOW", 4)
     [died, raised, hung] = [(await pool.grade("1", [response]))[0] for response in ("die", "raise", "hang")]
     assert "process died" in died.detail
     assert raised.detail == "ZeroDivisionError: on purpose"
     assert hung.detail == "no grade within 1 s"
+    assert not caplog.text
     await pool.grade("1", ["1"])
-    stats = pool.take_stats()
-    assert stats.values == {"reward/timeouts": 1, "reward/errors": 2, "reward/failure_rate": 0.75}
     assert "75.0 % of 4 responses could not be graded (1 timeouts, 2 errors)" in caplog.text
-    assert pool.take_stats().values["reward/failure_rate"] == 0
+    caplog.clear()
+    await pool.grade("1", ["1"] * 4)
+    assert not caplog.text
 
 
 async def test_a_broken_contract_stops_the_run(pool: GraderPool) -> None:
