@@ -1,39 +1,15 @@
-"""Packed causal attention for the CPU layer spec: rotary embedding and softmax(q k / sqrt(d)) v per sequence.
-
-Megatron's own CPU attention refuses packed sequences. This one groups sequences of like length into padded batches, so
-that many short sequences cost a few calls. Padding comes after a sequence's last token and attention is causal, so real
-tokens never look at it and no mask is needed: the result is exact.
-
-Shape legend: T tokens of the micro-batch, B sequences of a batch, L padded length, H query heads, K key/value heads, D
-head width (H and K of this tensor-parallel rank).
-"""
+"""Attention for the CPU layer spec. Megatron's own refuses packed sequences."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
-PADDING_LIMIT = 1.25
-"""A batch may be padded to this much of its real tokens before another batch is begun."""
-
-CALL_TOKENS = 64
-"""What one more attention call costs, in tokens of padding: short sequences are worth padding more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LengthBatch:
-    """Sequences of like length. take: [B, L], the token of the micro-batch at each place; a padded place repeats the
-    sequence's last token. put: [R], flat places that are real. tokens: [R], the token at each of them."""
-
-    take: Tensor
-    put: Tensor
-    tokens: Tensor
+from da3po.learner.packed_attention import AttentionPlan, packed_attention, rotate
 
 
 @dataclass
@@ -45,67 +21,7 @@ class PackedSequences(PackedSeqParams):
 
     cos: Tensor | None = None
     sin: Tensor | None = None
-    batches: Sequence[LengthBatch] = field(default_factory=tuple)
-    order: Tensor | None = None
-
-
-def batch_by_length(cu_seqlens: Tensor) -> tuple[list[LengthBatch], Tensor]:
-    """Batches that hold every sequence of [S+1] `cu_seqlens` once, and the [T] place of each token in their
-    concatenated real tokens."""
-    starts = cu_seqlens[:-1].long()
-    lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).long()
-    by_length = torch.argsort(lengths, descending=True, stable=True)
-    batches = [_length_batch(starts[chosen], lengths[chosen]) for chosen in _cut(by_length, lengths)]
-    tokens = torch.cat([batch.tokens for batch in batches])
-    return batches, torch.argsort(tokens)
-
-
-def _cut(by_length: Tensor, lengths: Tensor) -> list[Tensor]:
-    """Cut the sequences, longest first, where padding to the longest would cost more than another call."""
-    cuts: list[Tensor] = []
-    begin, real = 0, 0
-    ordered = lengths[by_length].tolist()
-    for i, length in enumerate(ordered):
-        if length == 0:
-            break
-        padded = ordered[begin] * (i - begin + 1)
-        if padded > PADDING_LIMIT * (real + length) + CALL_TOKENS:
-            cuts.append(by_length[begin:i])
-            begin, real = i, 0
-        real += length
-    cuts.append(by_length[begin : sum(length > 0 for length in ordered)])
-    return cuts
-
-
-def _length_batch(starts: Tensor, lengths: Tensor) -> LengthBatch:
-    places = torch.arange(int(lengths.max()), device=starts.device)  # [L]
-    take = starts[:, None] + torch.minimum(places, lengths[:, None] - 1)  # [B, L]
-    put = (places < lengths[:, None]).flatten().nonzero().squeeze(1)
-    return LengthBatch(take=take, put=put, tokens=take.flatten()[put])
-
-
-def rotary_tables(inv_freq: Tensor, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, 1, D] of the angles position x inv_freq, for a rotation of the two halves of a head."""
-    angles = position_ids.float()[:, None] * inv_freq.float()  # [T, D/2]
-    angles = torch.cat((angles, angles), dim=-1)[:, None]  # [T, 1, D]
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x [T, H, D]."""
-    left, right = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-right, left), dim=-1) * sin
-
-
-def packed_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences, scale: float) -> Tensor:
-    """Causal attention within each sequence. query: [T, H, D]; key, value: [T, K, D], head h of query uses head
-    h // (H / K). Returns [T, H, D]."""
-    outputs = []
-    for batch in packed.batches:
-        q, k, v = (x[batch.take].transpose(1, 2) for x in (query, key, value))  # [B, heads, L, D]
-        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
-        outputs.append(out.transpose(1, 2).flatten(0, 1)[batch.put])  # [real tokens, H, D]
-    return torch.cat(outputs)[packed.order]
+    plan: AttentionPlan | None = None
 
 
 class PackedAttention(nn.Module):
@@ -119,7 +35,7 @@ class PackedAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, *_: object, packed_seq_params: PackedSequences, **__: object
     ) -> Tensor:
         """query: [T, H, D]; key, value: [T, K, D], before the rotary embedding. Returns [T, 1, H x D]."""
-        cos, sin = packed_seq_params.cos, packed_seq_params.sin
-        assert cos is not None and sin is not None
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        return packed_attention(query, key, value, packed_seq_params, self.scale).flatten(1).unsqueeze(1)
+        packed = packed_seq_params
+        assert packed.cos is not None and packed.sin is not None and packed.plan is not None
+        query, key = rotate(query, packed.cos, packed.sin), rotate(key, packed.cos, packed.sin)
+        return packed_attention(query, key, value, packed.plan, self.scale).flatten(1).unsqueeze(1)

@@ -10,9 +10,10 @@ from megatron.core.transformer import ModuleSpec, TransformerConfig
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor
 
-from da3po.learner.megatron.attention import PackedAttention, PackedSequences, batch_by_length, rotary_tables
+from da3po.learner.megatron.attention import PackedAttention, PackedSequences
 from da3po.learner.megatron.norm import RMSNorm
 from da3po.learner.megatron.versions import FUSED_NORM_NAMES, local_block_spec, transformer_engine_spec
+from da3po.learner.packed_attention import plan_attention, rotary_tables
 from da3po.types import MicroBatch
 
 
@@ -58,8 +59,7 @@ class CpuBackend:
 
     def pack(self, batch: MicroBatch, inv_freq: Tensor, dtype: torch.dtype) -> PackedSequences:
         cos, sin = rotary_tables(inv_freq, batch.position_ids, dtype)
-        batches, order = batch_by_length(batch.cu_seqlens)
-        return PackedSequences(**_thd(batch), cos=cos, sin=sin, batches=batches, order=order)
+        return PackedSequences(**_thd(batch), cos=cos, sin=sin, plan=plan_attention(batch.cu_seqlens))
 
     def parameter_name(self, table_name: str) -> str:
         return table_name

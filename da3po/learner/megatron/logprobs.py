@@ -40,7 +40,7 @@ class VocabShard:
 def token_logprobs(
     hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float, shard: VocabShard
 ) -> tuple[Tensor, Tensor]:
-    """log p(label) and entropy at each token, [T] float32 both, the same on every tensor-parallel rank.
+    """log p(label) and entropy at each token, [T] in fp32 or better, the same on every tensor-parallel rank.
 
     hidden: [T, h], whole on every rank; its gradient is summed over the ranks. weight: [V, h]. labels: [T] int64.
     """
@@ -51,7 +51,7 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, labels, temperature, shard):  # type: ignore[no-untyped-def]
         ctx.set_materialize_grads(False)
-        logprobs = hidden.new_empty(len(hidden), dtype=torch.float32)
+        logprobs = hidden.new_empty(len(hidden), dtype=_at_least_fp32(hidden))
         entropy, log_sums = torch.empty_like(logprobs), torch.empty_like(logprobs)
         for part in _chunks(len(hidden), len(weight)):
             logits = _logits(hidden[part], weight, temperature, shard)
@@ -64,10 +64,9 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx, grad_logprobs, grad_entropy):  # type: ignore[no-untyped-def]
         hidden, weight, labels, log_sums, entropy = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
-        # In fp32: this is a sum over chunks.
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        # A sum over chunks: not in half precision.
+        grad_weight = torch.zeros_like(weight, dtype=_at_least_fp32(weight))
         for part in _chunks(len(hidden), len(weight)):
-            # p_j: becomes the gradient of the logits in place.
             logits = _logits(hidden[part], weight, ctx.temperature, ctx.shard)
             grad = _grad_logits(
                 logits,
@@ -91,9 +90,13 @@ def _chunks(num_tokens: int, num_rows: int) -> Iterator[slice]:
         yield slice(begin, min(begin + size, num_tokens))
 
 
+def _at_least_fp32(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 def _logits(hidden: Tensor, weight: Tensor, temperature: float, shard: VocabShard) -> Tensor:
-    """[tokens, V] float32, -inf in padding rows."""
-    logits = (hidden @ weight.T).float().div_(temperature)
+    """[tokens, V] in fp32 or better, -inf in padding rows."""
+    logits = (hidden @ weight.T).to(_at_least_fp32(hidden)).div_(temperature)
     logits[:, shard.num_real :] = -torch.inf
     return logits
 
@@ -130,14 +133,15 @@ def _grad_logits(
     grad_entropy: Tensor | None,
     shard: VocabShard,
 ) -> Tensor:
+    """Gradient of [tokens, V] `logits`, which are written over; 0 in padding rows."""
     logps = logits.sub_(log_sums[:, None])
     probs = logps.exp()
-    grad = torch.zeros_like(probs)
+    # of the log-prob of every other row, with the label's own added below
+    grad = torch.zeros_like(probs) if grad_logprobs is None else probs * -grad_logprobs[:, None]
+    if grad_logprobs is not None:
+        mine, local = _own_labels(labels, shard)
+        grad.scatter_add_(1, local[:, None], torch.where(mine, grad_logprobs, 0.0)[:, None])
     if grad_entropy is not None:
         surprise = torch.where(probs > 0, logps + entropy[:, None], 0.0)
         grad.addcmul_(probs, surprise * -grad_entropy[:, None])
-    if grad_logprobs is not None:
-        grad.addcmul_(probs, grad_logprobs[:, None], value=-1.0)
-        mine, local = _own_labels(labels, shard)
-        grad.scatter_add_(1, local[:, None], torch.where(mine, grad_logprobs, 0.0)[:, None])
     return grad
