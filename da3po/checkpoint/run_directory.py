@@ -22,7 +22,6 @@ class RunDirectory:
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "eval"
-        self.rollouts = self.path / "rollouts"
         self.logs = self.path / "logs"
         self.export = self.path / "export"
 
@@ -33,7 +32,7 @@ class RunDirectory:
         Raises:
             CheckpointError: another process holds it.
         """
-        for folder in (self.path, self.checkpoints, self.evaluations, self.rollouts, self.logs):
+        for folder in (self.path, self.checkpoints, self.evaluations, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:

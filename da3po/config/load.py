@@ -7,9 +7,9 @@ the files under conf/ hold differences only.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -52,8 +52,7 @@ def load(overrides: Sequence[str] = ()) -> Config:
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         raise ConfigError(str(cause).strip() if str(cause).strip() else str(error)) from error
-    assert isinstance(plain, dict)
-    return build(plain)
+    return build(cast("Mapping[str, Any]", plain))
 
 
 def dump(config: Config) -> str:
@@ -66,7 +65,7 @@ def parse_yaml(text: str) -> Config:
     plain = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
     if not isinstance(plain, dict):
         raise ConfigError("a config file must hold a mapping of sections")
-    return build(plain)
+    return build(cast("Mapping[str, Any]", plain))
 
 
 def _groups() -> dict[str, list[str]]:

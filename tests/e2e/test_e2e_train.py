@@ -36,7 +36,7 @@ def test_every_step_has_its_metrics(finished):
     }  # fmt: skip
     for row in rows:
         assert wanted <= row.keys()
-        assert row["actor/grad_norm"] > 0 and row["actor/lr"] == pytest.approx(1e-4)
+        assert row["actor/grad_norm"] > 0 and row["actor/lr"] == pytest.approx(2e-4)
 
 
 def test_engine_and_learner_agree_before_and_after_every_update(finished):
