@@ -113,9 +113,8 @@ def _samples(step: int, lengths: Sequence[tuple[int, int]]) -> list[TrainSample]
 def run_scenarios(scenarios: Sequence[Scenario], timeout: float = 240.0) -> None:
     """Take every scenario through its learner, in as many processes as the largest needs. Errors: the first of any."""
     num_processes = max(scenario.parallel.num_ranks + scenario.receives for scenario in scenarios)
-    ports = [_free_port() for _ in scenarios]
     context = mp.start_processes(
-        _run_rank, args=(tuple(scenarios), ports), nprocs=num_processes, join=False, start_method="spawn"
+        _run_rank, args=(tuple(scenarios),), nprocs=num_processes, join=False, start_method="spawn"
     )
     try:
         if not _join(context, timeout):
@@ -139,14 +138,32 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _run_rank(rank: int, scenarios: Sequence[Scenario], ports: Sequence[int]) -> None:
+def _run_rank(rank: int, scenarios: Sequence[Scenario]) -> None:
     torch.set_num_threads(1)
-    for scenario, port in zip(scenarios, ports, strict=True):
+    for scenario in scenarios:
+        out = Path(scenario.out)
+        if rank == 0:
+            # Only now: a port that is chosen long before it is used may be another's by then.
+            _tell(out / "port", str(_free_port()))
         if rank < scenario.parallel.num_ranks:
-            _Run(scenario, rank, port).all()
+            _Run(scenario, rank, int(_wait_for(out / "port"))).all()
         elif scenario.receives and rank == scenario.parallel.num_ranks:
-            _receive(Path(scenario.out))
+            _receive(out)
     assert "vllm" not in sys.modules and "ray" not in sys.modules
+
+
+def _tell(path: Path, text: str) -> None:
+    """Write a file that other processes wait for; it appears whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.rename(path)
+
+
+def _wait_for(path: Path) -> str:
+    while not path.exists():
+        time.sleep(0.02)
+    return path.read_text()
 
 
 def _receive(out: Path) -> None:
@@ -154,9 +171,7 @@ def _receive(out: Path) -> None:
     from da3po.sync.channel import ReceiverChannels
     from da3po.sync.receive import receive_weights
 
-    while not (out / "address").exists():
-        time.sleep(0.05)
-    channels = ReceiverChannels((out / "address").read_text(), 0, timeout=60.0)
+    channels = ReceiverChannels(_wait_for(out / "address"), 0, timeout=60.0)
     received: dict[str, torch.Tensor] = {}
 
     def keep(pairs: list[tuple[str, torch.Tensor]]) -> None:
@@ -176,7 +191,6 @@ class _Run:
         self.scenario = scenario
         self.rank = rank
         self.out = Path(scenario.out)
-        self.out.mkdir(parents=True, exist_ok=True)
         self.learner: LearnerRank = LearnerRank()
         self.learner.init(rank, scenario.parallel.num_ranks, "127.0.0.1", port)
         self.learner.setup(scenario.spec)
@@ -213,8 +227,7 @@ class _Run:
     def _publish(self) -> Any:
         address = self.learner.open_channel(1, "127.0.0.1")
         if self.rank == 0:
-            (self.out / "address.part").write_text(address)
-            (self.out / "address.part").rename(self.out / "address")
+            _tell(self.out / "address", address)
         return self.learner.publish(NUM_STEPS)
 
     def _own_parameters(self) -> dict[str, torch.Tensor]:
