@@ -13,6 +13,7 @@ COMMANDS = {
     ),
     "eval": ("da3po.evaluate", "evaluate a model: da3po eval model=DIR data.eval=FILE [key=value ...]"),
     "grade": ("da3po.grade", "grade answers in a file: da3po grade FILE.jsonl [--grader NAME]"),
+    "data": ("da3po.audit", "audit data files: da3po data audit FILE... [--against FILE...] [--json OUT]"),
 }
 
 USAGE_ERROR = 2

@@ -11,7 +11,11 @@ logger = logging.getLogger(__name__)
 
 
 class DataError(ValueError):
-    """Data that cannot be used; the message names the file and the row or line."""
+    """Data that cannot be used; the message names the file and the row or line. `row` is 0 if it is about no row."""
+
+    def __init__(self, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,24 @@ def load_problems(name: str, config: DataConfig) -> list[Problem]:
 
     Raises DataError, naming file and row, for a row without a problem or a usable answer, and for an empty file.
     """
-    path = resolve_path(name)
-    problems = [_problem(path, number, row, config) for number, row in read_rows(path)]
+    problems = []
+    for row in scan_problems(name, config):
+        if isinstance(row, DataError):
+            raise row
+        problems.append(row)
     if not problems:
         raise DataError(f"{name}: no rows")
     return deduplicate(problems, name) if config.dedup else problems
+
+
+def scan_problems(name: str, config: DataConfig) -> Iterator[Problem | DataError]:
+    """Every row of a file as a problem or, if it cannot be used, as the reason why."""
+    path = resolve_path(name)
+    for number, row in read_rows(path):
+        try:
+            yield _problem(path, number, row, config)
+        except DataError as error:
+            yield error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +64,7 @@ def _problem(path: Path, number: int, row: Mapping[str, Any], config: DataConfig
         gold = gold_text(fields.gold)
     except (ValueError, KeyError, TypeError) as error:
         reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{path}, row {number}: {reason}") from error
+        raise DataError(f"{path}, row {number}: {reason}", row=number) from error
     source = str(fields.source or path.stem)
     text = fields.text
     uid = problem_uid(source, text)

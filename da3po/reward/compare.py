@@ -192,10 +192,10 @@ def _base(name: str) -> str:
 
 def _same_words(gold: str, answer: str) -> bool | None:
     """The verdict if one of the two is text; None if both may be mathematics."""
-    if not (_TEXT.search(gold) or _TEXT.search(answer) or (_is_words(gold) and _is_words(answer))):
+    if not (_TEXT.search(gold) or _TEXT.search(answer) or (is_words(gold) and is_words(answer))):
         return None
     left, right = (_TEXT.sub(r"\1", text).strip().rstrip(".") for text in (gold, answer))
-    if not (_is_words(left) and _is_words(right)):
+    if not (is_words(left) and is_words(right)):
         return None
     if max(len(left), len(right)) <= _LONGEST_PRODUCT and left != right and not _TEXT.search(gold + answer):
         return None  # ab and ba may be products of symbols
@@ -204,7 +204,8 @@ def _same_words(gold: str, answer: str) -> bool | None:
     return left == right
 
 
-def _is_words(text: str) -> bool:
+def is_words(text: str) -> bool:
+    """Whether a text is words and no mathematics."""
     return bool(_WORDS.fullmatch(text.strip()))
 
 
