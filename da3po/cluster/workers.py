@@ -11,7 +11,9 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+import traceback
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,8 @@ class _Host:
         self._target = getattr(importlib.import_module(module), name)(*args)
 
     def call(self, method: str, *args: Any) -> Any:
-        return getattr(self._target, method)(*args)
+        with _traceback_in_log():
+            return getattr(self._target, method)(*args)
 
     def free_address(self) -> tuple[str, int]:
         """This node's address and a port of it that nobody listens on now."""
@@ -63,11 +66,24 @@ class _AsyncHost(_Host):
     """The same for an object whose methods are coroutines and async generators; calls run side by side."""
 
     async def call_async(self, method: str, *args: Any) -> Any:
-        return await getattr(self._target, method)(*args)
+        with _traceback_in_log():
+            return await getattr(self._target, method)(*args)
 
     async def stream(self, method: str, *args: Any) -> AsyncIterator[Any]:
-        async for item in getattr(self._target, method)(*args):
-            yield item
+        with _traceback_in_log():
+            async for item in getattr(self._target, method)(*args):
+                yield item
+
+
+@contextmanager
+def _traceback_in_log() -> Iterator[None]:
+    """The controller is told what went wrong, the worker's log where."""
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        raise
 
 
 def _redirect_output(log_file: str) -> None:

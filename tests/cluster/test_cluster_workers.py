@@ -41,6 +41,7 @@ async def test_an_exception_arrives_with_its_message_and_the_workers_name(sessio
     worker = start(tmp_path, "rank-0")
     with pytest.raises(WorkerError, match=r"rank-0: fail failed: ValueError: target 0 does not like this"):
         await worker.call("fail")
+    assert "in fail\n    raise ValueError" in (tmp_path / "rank-0.log").read_text()
     assert await worker.call("add", 1) == 1  # the worker itself goes on
     worker.kill()
 
