@@ -84,32 +84,33 @@ def _product(low_a: int, high_a: int, low_b: int, high_b: int) -> Callable[[rand
 
 
 def _sum_then_difference(rng: random.Random) -> tuple[str, int]:
-    a, b = rng.randint(10, 99), rng.randint(10, 99)
-    c = rng.randint(10, min(99, a + b))
+    a, b = rng.randint(2, 20), rng.randint(2, 20)
+    c = rng.randint(2, min(20, a + b))
     return f"{a} + {b} - {c}", a + b - c
 
 
 def _product_then_sum(rng: random.Random) -> tuple[str, int]:
-    a, b, c = rng.randint(11, 29), rng.randint(2, 9), rng.randint(10, 99)
+    a, b, c = rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 20)
     return f"{a} * {b} + {c}", a * b + c
 
 
 def _product_then_difference(rng: random.Random) -> tuple[str, int]:
-    a, b = rng.randint(11, 29), rng.randint(2, 9)
-    c = rng.randint(10, min(99, a * b))
+    a, b = rng.randint(2, 9), rng.randint(2, 9)
+    c = rng.randint(2, min(20, a * b))
     return f"{a} * {b} - {c}", a * b - c
 
 
 KINDS = (
+    Kind(name="sum_to_50", share=20, draw=_sum(2, 50)),
     Kind(name="sum_2_digits", share=15, draw=_sum(10, 99)),
-    Kind(name="sum_3_digits", share=15, draw=_sum(100, 999)),
-    Kind(name="difference_2_digits", share=10, draw=_difference(10, 99)),
-    Kind(name="difference_3_digits", share=15, draw=_difference(100, 999)),
-    Kind(name="product_by_1_digit", share=10, draw=_product(11, 99, 2, 9)),
-    Kind(name="product_2_digits", share=5, draw=_product(11, 39, 11, 39)),
-    Kind(name="sum_then_difference", share=15, draw=_sum_then_difference),
+    Kind(name="sum_3_digits", share=5, draw=_sum(100, 999)),
+    Kind(name="difference_to_50", share=12, draw=_difference(2, 50)),
+    Kind(name="difference_2_digits", share=13, draw=_difference(10, 99)),
+    Kind(name="product_to_29", share=3, draw=_product(2, 29, 2, 9)),
+    Kind(name="product_to_99", share=5, draw=_product(30, 99, 2, 9)),
+    Kind(name="sum_then_difference", share=13, draw=_sum_then_difference),
     Kind(name="product_then_sum", share=8, draw=_product_then_sum),
-    Kind(name="product_then_difference", share=7, draw=_product_then_difference),
+    Kind(name="product_then_difference", share=6, draw=_product_then_difference),
 )
 
 
@@ -121,13 +122,16 @@ def _counts(total: int) -> list[int]:
     return counts
 
 
-def _distinct(kind: Kind, count: int, rng: random.Random) -> list[Problem]:
-    found: dict[str, Problem] = {}
+def _distinct(kind: Kind, count: int, taken: set[str], rng: random.Random) -> list[Problem]:
+    """`count` new problems of a kind; their texts join `taken`, since kinds overlap."""
+    found: list[Problem] = []
     for _ in range(100 * count):
         if len(found) == count:
-            return list(found.values())
+            return found
         problem = kind.sample(rng)
-        found.setdefault(problem.text, problem)
+        if problem.text not in taken:
+            taken.add(problem.text)
+            found.append(problem)
     raise ValueError(f"kind {kind.name} has too few problems for {count} distinct ones")
 
 
@@ -136,8 +140,9 @@ def make_problems(seed: int, num_train: int, num_eval: int) -> tuple[list[Proble
     rng = random.Random(seed)
     train: list[Problem] = []
     held_out: list[Problem] = []
+    taken: set[str] = set()
     for kind, for_train, for_eval in zip(KINDS, _counts(num_train), _counts(num_eval), strict=True):
-        problems = _distinct(kind, for_train + for_eval, rng)
+        problems = _distinct(kind, for_train + for_eval, taken, rng)
         held_out += problems[:for_eval]
         train += problems[for_eval:]
     rng.shuffle(train)
