@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from da3po.sync import SyncError
+from da3po.sync.checksum import RunningChecksum, block_bytes, checksum
 from da3po.types import BucketSum
 
 ALIGNMENT = 16
-CHECKSUM_ROW = 8192
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -41,7 +43,7 @@ class BucketHeader:
 
     names, shapes, dtypes, offsets: of each tensor; an offset is where its bytes start in the payload.
     num_bytes: of the payload, padding included.
-    checksum: of the payload, see `checksum`.
+    checksum: of the payload, see `da3po.sync.checksum`.
     """
 
     names: tuple[str, ...]
@@ -79,115 +81,133 @@ class Bucket:
     payload: Tensor
 
 
-def checksum(payload: Tensor) -> str:
-    """Digest of `payload` ([n] uint8, n a multiple of 16), computed where the bytes lie, at memory speed.
-
-    The bytes are read as a matrix of int64 with 8192 columns; the digest hashes all row sums and all column sums
-    (modulo 2^64, so the order of additions does not matter and every device agrees). Moving or changing a value changes
-    the sum of its row or of its column; only changes that cancel out in both would go unseen.
-    """
-    words = payload.view(torch.int64)
-    num_whole = words.numel() // CHECKSUM_ROW * CHECKSUM_ROW
-    matrix = words[:num_whole].view(-1, CHECKSUM_ROW)
-    sums = torch.cat([matrix.sum(1), matrix.sum(0), words[num_whole:]]).cpu()
-    digest = hashlib.blake2b(payload.numel().to_bytes(8, "little"), digest_size=16)
-    digest.update(sums.numpy().tobytes())
-    return digest.hexdigest()
-
-
 class Packer:
-    """Turns streams into buckets of at most `bucket_bytes`; a larger tensor travels in a bucket of its own.
+    """Turns streams into buckets.
 
-    Two buffers are used in turn, so a bucket is good until the next but one is asked for: one can be on its way while
-    the next is being filled. Neither is larger than `bucket_bytes` or the largest tensor. They are kept from stream to
-    stream, since touching fresh memory can cost more than sending it.
+    Tensors are bundled, in their order, into buckets of at most `bucket_bytes`. One at least as large travels alone,
+    from where it lies if it lies in one piece, and else by a copy. Copies are made in two buffers in turn, so a bundle
+    is good until the next but one is asked for: one can be on its way while the next is being filled. The buffers are
+    kept from stream to stream, since touching fresh memory can cost more than sending it.
     """
 
     def __init__(self, bucket_bytes: int, device: torch.device) -> None:
         self.bucket_bytes = bucket_bytes
         self._limit = bucket_bytes // ALIGNMENT * ALIGNMENT
         self._device = device
-        self._buffers = [torch.empty(ALIGNMENT, dtype=torch.uint8, device=device) for _ in range(2)]
-        self._num_packed = 0
+        self._buffers = deque([torch.empty(0, dtype=torch.uint8, device=device) for _ in range(2)])
 
     def pack(self, stream: Iterable[tuple[str, Tensor]]) -> Iterator[Bucket]:
-        """The buckets of `stream`, in its order. A tensor is read before the next one is asked for.
+        """The buckets of `stream`, in its order. A tensor must stay as it is until its bucket has been used.
 
         Raises SyncError for a name that comes twice and for a dtype that cannot travel.
         """
         seen: set[str] = set()
-        layout = _Layout()
-        for name, tensor in stream:
+        bundle: _Bundle | None = None
+        for name, given in stream:
+            tensor = given.detach()
             _check_travels(name, tensor, seen)
-            if layout.names and layout.end_with(tensor) > self._limit:
-                yield self._close(layout)
-                layout = _Layout()
-            self._write(layout.add(name, tensor), tensor)
-        if layout.names:
-            yield self._close(layout)
+            alone = self._travels_as_it_lies(tensor)
+            if bundle is not None and (alone or bundle.end_with(tensor) > self._limit):
+                yield bundle.close()
+                bundle = None
+            if alone:
+                yield _bucket_of_one(name, tensor)
+                continue
+            if bundle is None:
+                bundle = _Bundle(self._next_buffer(tensor.nbytes))
+            bundle.add(name, tensor)
+        if bundle is not None:
+            yield bundle.close()
 
-    def _write(self, offset: int, tensor: Tensor) -> None:
-        end = offset + tensor.nbytes
-        buffer = self._buffers[self._num_packed % 2]
-        if buffer.numel() < end:
-            buffer = self._grow(buffer, keep=offset, need=_aligned(end))
-        buffer[offset:end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-
-    def _grow(self, buffer: Tensor, keep: int, need: int) -> Tensor:
-        """Doubling, so that a small model under a large bucket size costs what the model needs."""
-        num_bytes = max(need, min(2 * buffer.numel(), self._limit))
-        grown = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
-        grown[:keep] = buffer[:keep]
-        self._buffers[self._num_packed % 2] = grown
-        return grown
-
-    def _close(self, layout: _Layout) -> Bucket:
-        num_bytes = max(_aligned(layout.end), ALIGNMENT)
-        payload = self._buffers[self._num_packed % 2][:num_bytes]
-        layout.zero_gaps(payload)
-        self._num_packed += 1
-        header = BucketHeader(
-            names=tuple(layout.names),
-            shapes=tuple(layout.shapes),
-            dtypes=tuple(layout.dtypes),
-            offsets=tuple(layout.offsets),
-            num_bytes=num_bytes,
-            checksum=checksum(payload),
+    def _travels_as_it_lies(self, tensor: Tensor) -> bool:
+        return (
+            tensor.nbytes >= max(self._limit, ALIGNMENT)
+            and tensor.nbytes % ALIGNMENT == 0
+            and tensor.data_ptr() % ALIGNMENT == 0
+            and tensor.is_contiguous()
+            and tensor.device == self._device
         )
-        return Bucket(header=header, payload=payload)
+
+    def _next_buffer(self, num_bytes: int) -> Tensor:
+        """The buffer that was used longest ago, made larger if it does not hold a bucket that starts with `num_bytes`.
+
+        A whole bucket's memory is asked for at once; on CPU what is not touched costs nothing.
+        """
+        buffer = self._buffers.popleft()
+        need = max(_aligned(num_bytes), self._limit, ALIGNMENT)
+        if buffer.numel() < need:
+            buffer = torch.empty(need, dtype=torch.uint8, device=self._device)
+        self._buffers.append(buffer)
+        return buffer
 
 
-class _Layout:
-    """Where the tensors of the bucket that is being filled lie."""
+class _Bundle:
+    """A bucket that is being filled from front to back; what has been written is summed while it is in the cache."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.dtypes: list[str] = []
-        self.offsets: list[int] = []
-        self.ends: list[int] = []
-
-    @property
-    def end(self) -> int:
-        return self.ends[-1] if self.ends else 0
+    def __init__(self, buffer: Tensor) -> None:
+        self._buffer = buffer
+        self._sum = RunningChecksum(buffer)
+        self._block_bytes = block_bytes(buffer.device)
+        self._entries: list[_Entry] = []
+        self._end = 0
 
     def end_with(self, tensor: Tensor) -> int:
-        return _aligned(_aligned(self.end) + tensor.nbytes)
+        return _aligned(self._end + tensor.nbytes)
 
-    def add(self, name: str, tensor: Tensor) -> int:
-        offset = _aligned(self.end)
-        self.names.append(name)
-        self.shapes.append(tuple(tensor.shape))
-        self.dtypes.append(str(tensor.dtype).removeprefix("torch."))
-        self.offsets.append(offset)
-        self.ends.append(offset + tensor.nbytes)
-        return offset
+    def add(self, name: str, tensor: Tensor) -> None:
+        start = self._end
+        self._entries.append(_Entry.of(name, tensor, start))
+        if tensor.is_contiguous():
+            self._write_in_blocks(start, _as_bytes(tensor))
+        else:
+            self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._end = _aligned(start + tensor.nbytes)
+        # Padding is part of the checksum, so it must be the same every time.
+        self._buffer[start + tensor.nbytes : self._end] = 0
+        self._sum.advance(self._end)
 
-    def zero_gaps(self, payload: Tensor) -> None:
-        """The bytes between tensors are part of the checksum, so they must be the same every time."""
-        for end, start in zip(self.ends, [*self.offsets[1:], payload.numel()], strict=True):
-            if end < start:
-                payload[end:start] = 0
+    def close(self) -> Bucket:
+        num_bytes = self._end
+        if num_bytes == 0:  # empty tensors alone
+            num_bytes = ALIGNMENT
+            self._buffer[:num_bytes] = 0
+        header = _header(self._entries, num_bytes, self._sum.digest(num_bytes))
+        return Bucket(header=header, payload=self._buffer[:num_bytes])
+
+    def _write_in_blocks(self, start: int, source: Tensor) -> None:
+        for offset in range(0, source.numel(), self._block_bytes):
+            block = source[offset : offset + self._block_bytes]
+            end = start + offset + block.numel()
+            self._buffer[start + offset : end].copy_(block)
+            self._sum.advance(end)
+
+
+class _Entry(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor, offset: int) -> _Entry:
+        return cls(name, tuple(tensor.shape), _dtype_name(tensor), offset)
+
+
+def _bucket_of_one(name: str, tensor: Tensor) -> Bucket:
+    payload = _as_bytes(tensor)
+    header = _header([_Entry.of(name, tensor, 0)], payload.numel(), checksum(payload))
+    return Bucket(header=header, payload=payload)
+
+
+def _header(entries: Sequence[_Entry], num_bytes: int, digest: str) -> BucketHeader:
+    return BucketHeader(
+        names=tuple(entry.name for entry in entries),
+        shapes=tuple(entry.shape for entry in entries),
+        dtypes=tuple(entry.dtype for entry in entries),
+        offsets=tuple(entry.offset for entry in entries),
+        num_bytes=num_bytes,
+        checksum=digest,
+    )
 
 
 def unpack(header: BucketHeader, payload: Tensor) -> list[tuple[str, Tensor]]:
@@ -212,9 +232,18 @@ def names_digest(proofs: Sequence[BucketSum]) -> str:
 def _check_travels(name: str, tensor: Tensor, seen: set[str]) -> None:
     if name in seen:
         raise SyncError(f"the weight stream has {name} twice")
-    if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
+    if _dtype_name(tensor) not in DTYPES:
         raise SyncError(f"{name} has dtype {tensor.dtype}, which weight sync does not carry")
     seen.add(name)
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """[nbytes] uint8, of the memory of a contiguous tensor."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _view(payload: Tensor, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

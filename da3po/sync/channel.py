@@ -103,17 +103,18 @@ class StageLink:
             work = self._group.broadcast([tensor], dist.BroadcastOptions())
         except RuntimeError as error:
             raise SyncError(f"stage {self.stage}: broadcast failed: {error}") from error
-        return PendingBroadcast(work, self.stage, self._timeout, polled=self.device.type == "cuda")
+        return PendingBroadcast(work, tensor, self.stage, self._timeout, polled=self.device.type == "cuda")
 
     def close(self) -> None:
         self._group.abort()
 
 
 class PendingBroadcast:
-    """A broadcast under way."""
+    """A broadcast under way; it keeps its tensor's memory from being given to others."""
 
-    def __init__(self, work: dist.Work, stage: int, timeout: float, *, polled: bool) -> None:
+    def __init__(self, work: dist.Work, tensor: Tensor, stage: int, timeout: float, *, polled: bool) -> None:
         self._work = work
+        self._tensor = tensor
         self._stage = stage
         self._timeout = timeout
         self._polled = polled

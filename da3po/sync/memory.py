@@ -17,14 +17,14 @@ class Memory:
         self._buffers: list[Tensor] = []
 
     def take(self, num_bytes: int, device: torch.device) -> Tensor:
-        """[num_bytes] uint8 that nobody else uses. Buffers too small for it are let go."""
+        """[num_bytes] uint8 that nobody else uses. A new buffer takes the place of free ones, which were too small."""
         free = [buffer for buffer in self._buffers if _num_holders(buffer) == 1]
-        held = [buffer for buffer in self._buffers if _num_holders(buffer) > 1]
-        fitting = [buffer for buffer in free if buffer.numel() >= num_bytes]
-        buffer = min(fitting, key=Tensor.numel, default=None)
+        buffer = min((one for one in free if one.numel() >= num_bytes), key=Tensor.numel, default=None)
         if buffer is None:
+            self._buffers = [one for one in self._buffers if _num_holders(one) > 1]
+            del free
             buffer = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-        self._buffers = [*held, *(other for other in fitting if other is not buffer), buffer]
+            self._buffers.append(buffer)
         return buffer[:num_bytes]
 
 

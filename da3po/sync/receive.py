@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,13 +31,47 @@ def receive_weights(channels: ReceiverChannels, version: int, load: Load) -> Wei
     links = channels.connect()
     try:
         streams = [_StageStream(link, version, channels.memory) for link in links]
-        waiting = list(streams)
-        while waiting:
-            waiting = [stream for stream in waiting if stream.advance(load)]
+        _take_turns(streams, load)
         return WeightManifest(version=version, buckets=tuple(proof for stream in streams for proof in stream.proofs))
     except BaseException:
         channels.close()
         raise
+
+
+def _take_turns(streams: Sequence[_StageStream], load: Load) -> None:
+    """A bucket from each stage in turn, until all have ended. One is verified and loaded while the next one arrives."""
+    arriving: _Arriving | None = None
+    waiting = deque(streams)
+    while waiting:
+        stream = waiting.popleft()
+        following = stream.begin_next()
+        if following is None:
+            continue
+        waiting.append(stream)
+        if arriving is not None:
+            arriving.finish(load)
+        arriving = following
+    if arriving is not None:
+        arriving.finish(load)
+
+
+class _Arriving:
+    """A bucket on its way into `payload`."""
+
+    def __init__(self, header: BucketHeader, payload: Tensor, link: StageLink, index: int) -> None:
+        self._header = header
+        self._payload = payload
+        self._place = f"stage {link.stage}, bucket {index}"
+        self._broadcast = link.broadcast(payload)
+
+    def finish(self, load: Load) -> None:
+        """Wait for the bytes, verify them, then load them. Raises SyncError."""
+        self._broadcast.wait()
+        try:
+            tensors = unpack(self._header, self._payload)
+        except SyncError as error:
+            raise SyncError(f"{self._place}: {error}") from error
+        load(tensors)
 
 
 class _StageStream:
@@ -56,26 +91,18 @@ class _StageStream:
         if sent != version:
             raise SyncError(f"stage {link.stage}: the source sends version {sent}, version {version} was asked for")
 
-    def advance(self, load: Load) -> bool:
-        """Take the next message; False if it was the last."""
+    def begin_next(self) -> _Arriving | None:
+        """Start to take the next bucket; None if there is none, and the source's own account of it all agrees."""
         kind, body, num_bytes = self._next()
         if kind is Kind.END:
             self._check_end(EndOfStream.from_json(body))
-            return False
+            return None
         if kind is not Kind.BUCKET:
             raise SyncError(f"stage {self._link.stage}: {kind.name} in the middle of version {self._version}")
-        self._take_bucket(BucketHeader.from_json(body), num_bytes, load)
-        return True
-
-    def _take_bucket(self, header: BucketHeader, num_bytes: int, load: Load) -> None:
-        payload = self._memory.take(num_bytes, self._link.device)
-        self._link.broadcast(payload).wait()
-        try:
-            tensors = unpack(header, payload)
-        except SyncError as error:
-            raise SyncError(f"stage {self._link.stage}, bucket {len(self.proofs)}: {error}") from error
-        load(tensors)
+        header = BucketHeader.from_json(body)
+        arriving = _Arriving(header, self._memory.take(num_bytes, self._link.device), self._link, len(self.proofs))
         self.proofs.append(header.proof)
+        return arriving
 
     def _check_end(self, end: EndOfStream) -> None:
         mine = EndOfStream.of(self._version, self.proofs)

@@ -51,7 +51,8 @@ def send_weights(
 ) -> tuple[BucketSum, ...]:
     """Send one stage's weights to all receivers under `version`; return what was sent.
 
-    stream: (Hugging Face name, whole tensor) pairs; a tensor is read before the next is asked for.
+    stream: (Hugging Face name, whole tensor) pairs; a tensor must stay as it is until all have been sent, since a large
+        one travels from where it lies.
     The next bucket is filled while one is on its way. If `stream` raises, receivers are told and the error goes on.
     Raises SyncError when a receiver is gone or silent. The channel is then closed, and a new one must be opened.
     """
@@ -59,7 +60,7 @@ def send_weights(
     try:
         return _send(link, version, channel.packer(bucket_bytes).pack(stream))
     except _StreamError as failure:
-        _send_message(link, Kind.ABORT, json.dumps({"reason": str(failure)}).encode())
+        _start_message(link, Kind.ABORT, json.dumps({"reason": str(failure)}).encode()).wait()
         channel.close()
         raise failure.error from None
     except SyncError:
@@ -76,20 +77,28 @@ class _StreamError(Exception):
 
 
 def _send(link: StageLink, version: int, buckets: Iterator[Bucket]) -> tuple[BucketSum, ...]:
+    """While a bucket is on its way the next one is made, and announced, so that receivers are ready for it."""
     proofs: list[BucketSum] = []
-    in_flight: PendingBroadcast | None = None
-    _send_message(link, Kind.BEGIN, json.dumps({"version": version}).encode())
+    in_flight = _start_message(link, Kind.BEGIN, json.dumps({"version": version}).encode())
     for bucket in _told_apart(buckets):
-        if in_flight is not None:
-            in_flight.wait()
-        header = bucket.header.to_json()
-        _send_prelude(link, Kind.BUCKET, header, bucket.header.num_bytes)
-        in_flight = link.broadcast(bucket.payload)
-        proofs.append(bucket.header.proof)
-    if in_flight is not None:
+        announcement = _start_message(link, Kind.BUCKET, bucket.header.to_json(), bucket.header.num_bytes)
         in_flight.wait()
-    _send_message(link, Kind.END, EndOfStream.of(version, proofs).to_json())
+        in_flight = _InFlight(*announcement.broadcasts, link.broadcast(bucket.payload))
+        proofs.append(bucket.header.proof)
+    in_flight.wait()
+    _start_message(link, Kind.END, EndOfStream.of(version, proofs).to_json()).wait()
     return tuple(proofs)
+
+
+class _InFlight:
+    """Broadcasts that have been started."""
+
+    def __init__(self, *broadcasts: PendingBroadcast) -> None:
+        self.broadcasts = broadcasts
+
+    def wait(self) -> None:
+        for broadcast in self.broadcasts:
+            broadcast.wait()
 
 
 def _told_apart(buckets: Iterator[Bucket]) -> Iterator[Bucket]:
@@ -100,11 +109,8 @@ def _told_apart(buckets: Iterator[Bucket]) -> Iterator[Bucket]:
         raise _StreamError(error) from error
 
 
-def _send_message(link: StageLink, kind: Kind, body: bytes) -> None:
-    _send_prelude(link, kind, body, num_payload_bytes=0)
-
-
-def _send_prelude(link: StageLink, kind: Kind, body: bytes, num_payload_bytes: int) -> None:
+def _start_message(link: StageLink, kind: Kind, body: bytes, num_payload_bytes: int = 0) -> _InFlight:
+    """Start to send all of a message but its payload."""
     prelude = torch.tensor([kind, len(body), num_payload_bytes], dtype=torch.int64, device=link.device)
-    link.broadcast(prelude).wait()
-    link.broadcast(torch.frombuffer(bytearray(body), dtype=torch.uint8).to(link.device)).wait()
+    content = torch.frombuffer(bytearray(body), dtype=torch.uint8).to(link.device)
+    return _InFlight(link.broadcast(prelude), link.broadcast(content))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from da3po.sync import SyncError
-from da3po.sync.buckets import BucketHeader, Packer, checksum, names_digest, unpack
+from da3po.sync.buckets import BucketHeader, Packer, names_digest, unpack
+from da3po.sync.checksum import RunningChecksum, checksum
 
 CPU = torch.device("cpu")
 
@@ -61,15 +62,27 @@ def test_two_buckets_are_alive_at_a_time() -> None:
     assert torch.equal(first.payload, before)
 
 
-def test_the_stream_may_reuse_its_own_tensor() -> None:
-    scratch = torch.empty(4)
+def test_a_large_tensor_travels_from_where_it_lies_and_small_ones_are_bundled() -> None:
+    small, large, last = torch.ones(2), torch.arange(8.0), torch.zeros(3)
+    bundle, alone, rest = Packer(32, CPU).pack(iter([("small", small), ("large", large), ("last", last)]))
+    assert (bundle.header.names, alone.header.names, rest.header.names) == (("small",), ("large",), ("last",))
+    assert alone.payload.data_ptr() == large.data_ptr()
+    assert alone.header.checksum == checksum(large.view(torch.uint8))
+    assert bundle.payload.data_ptr() != small.data_ptr()
 
-    def stream():
-        for i in range(5):
-            yield str(i), scratch.fill_(i)
 
-    packed = list(Packer(1 << 20, CPU).pack(stream()))
-    assert [t[0].item() for _, t in unpack(packed[0].header, packed[0].payload)] == [0, 1, 2, 3, 4]
+def test_parameters_travel_without_their_graph() -> None:
+    pairs = [("small", torch.nn.Parameter(torch.ones(2))), ("large", torch.nn.Parameter(torch.ones(8)))]
+    for bucket in Packer(32, CPU).pack(iter(pairs)):
+        assert not bucket.payload.requires_grad
+
+
+def test_buffers_are_kept_from_stream_to_stream() -> None:
+    packer = Packer(32, CPU)
+    pairs = [(str(i), torch.ones(6)) for i in range(3)]
+    first, second = ([bucket.payload.data_ptr() for bucket in packer.pack(iter(pairs))] for _ in range(2))
+    assert len(set(first)) == 2
+    assert set(first) == set(second)
 
 
 def test_one_flipped_bit_is_found_and_named() -> None:
@@ -105,6 +118,20 @@ def test_checksum_is_the_documented_one(num_bytes: int) -> None:
     expected = hashlib.blake2b(num_bytes.to_bytes(8, "little"), digest_size=16)
     expected.update(np.concatenate([rows.sum(1), rows.sum(0), rest]).tobytes())
     assert checksum(torch.from_numpy(payload)) == expected.hexdigest()
+
+
+def test_checksum_is_the_same_however_the_bytes_are_written() -> None:
+    payload = torch.randint(256, (3 * (1 << 20) + 48,), dtype=torch.uint8)
+    running = RunningChecksum(payload)
+    for end in (16, 70_000, 70_000, 2_000_000, 3 * (1 << 20)):
+        running.advance(end)
+    assert running.digest(payload.numel()) == checksum(payload)
+
+
+def test_a_bundle_that_is_summed_as_it_is_filled_has_the_checksum_of_its_bytes() -> None:
+    pairs = [*weights(), ("long", torch.randn(300_000)), ("turned", torch.randn(300, 500).t()), ("end", torch.ones(1))]
+    (bucket,) = Packer(1 << 23, CPU).pack(iter(pairs))
+    assert bucket.header.checksum == checksum(bucket.payload.clone())
 
 
 def test_padding_does_not_leak_old_bytes_into_the_checksum() -> None:

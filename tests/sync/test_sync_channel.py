@@ -114,6 +114,43 @@ def test_kept_tensors_are_not_overwritten_and_dropped_ones_free_their_memory(ope
     assert len(memory) <= len(kept) + 2
 
 
+def test_the_next_bucket_arrives_while_one_is_loaded(open_channel) -> None:
+    """The first load ends only after the source has had its second bucket taken and has been asked for its fourth."""
+    channel = open_channel()
+    asked = threading.Event()
+
+    def stream() -> Iterator[tuple[str, Tensor]]:
+        for i in range(4):
+            if i == 3:
+                asked.set()
+            yield str(i), torch.full((1000,), float(i))
+
+    waited: list[bool] = []
+    sending = channel.threads.submit(send_weights, channel.sources[0], 1, stream(), 1)
+    receive_weights(channel.receivers[0], 1, lambda _: waited.append(asked.wait(TIMEOUT)))
+    sending.result()
+    assert waited == [True] * 4
+
+
+def test_memory_is_two_buckets_and_is_used_again(open_channel) -> None:
+    channel = open_channel()
+    memory: dict[int, int] = {}
+
+    def load(tensors: Pairs) -> None:
+        storage = tensors[0][1].untyped_storage()
+        memory[storage.data_ptr()] = storage.nbytes()
+
+    for version in (1, 2, 3):
+        pairs = [(str(i), torch.full((1 + i * 37 % 100,), float(i))) for i in range(60)]
+        sending = channel.threads.submit(send_weights, channel.sources[0], version, pairs, 512)
+        if version == 2:
+            memory.clear()
+        receive_weights(channel.receivers[0], version, load)
+        sending.result()
+    assert len(memory) == 2
+    assert sum(memory.values()) <= 2 * 512
+
+
 def test_a_payload_damaged_on_the_way_is_refused(open_channel, monkeypatch) -> None:
     channel = open_channel()
     broadcast = StageLink.broadcast
@@ -125,7 +162,11 @@ def test_a_payload_damaged_on_the_way_is_refused(open_channel, monkeypatch) -> N
         return broadcast(link, tensor)
 
     monkeypatch.setattr(StageLink, "broadcast", damage)
-    pairs = [("good", torch.ones(100)), ("bad", torch.ones(3008, dtype=torch.uint8))]
+    pairs = [
+        ("good", torch.ones(100)),
+        ("bad", torch.ones(3008, dtype=torch.uint8)),
+        *((f"later{i}", torch.ones(100)) for i in range(3)),
+    ]
     sending = channel.threads.submit(send_weights, channel.sources[0], 1, pairs, 1)
     loaded: Pairs = []
     with pytest.raises(SyncError, match=r"stage 0, bucket 1: checksum of the bucket bad"):

@@ -1,10 +1,16 @@
 """Weight sync against a raw gloo broadcast of the same bytes: two processes, one source and one receiver.
 
-    python tools/bench/sync.py [--megabytes 500] [--bucket-mb 256] [--repeat 5]
+    python tools/bench/sync.py [--megabytes 500] [--bucket-mb 32] [--repeat 9]
 
-Both are measured in one run, turn about, on the same group members; the best of `--repeat` counts for each. The sync
-path is the whole of it: packing, checksum, headers, broadcast, verification, hand-over to a loader that copies the
-tensors into place as an engine does. Prints one JSON object.
+Three ways take turns in one run, on the same group of the same two processes, after one round that warms memory up:
+
+    raw      the bytes, between two flat tensors in chunks of 64 MiB, two in flight (gloo is fastest so)
+    sync     a publication: bundling, checksums, headers, broadcast, verification, a copy into existing parameters
+    receive  a publication whose tensors are verified and then dropped: what the wire and the checks cost alone
+
+Seconds run from the moment both ends are ready until the receiver has everything; a ratio is that of `raw` to another
+way in one round, and the median of the rounds counts. `cpu_s_per_gb` is what both processes spent together, and
+`receiver_growth_mb` the resident memory that publications added to the receiver. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -14,18 +20,40 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from da3po.sync.channel import ChannelPlan, ReceiverChannels, SourceChannel, StageLink, host_store
-from da3po.sync.receive import receive_weights
+from da3po.config.schema import SyncConfig
+from da3po.sync.channel import ChannelPlan, ReceiverChannels, SourceChannel, StageLink, host_store, join_store
+from da3po.sync.receive import Load, receive_weights
 from da3po.sync.send import send_weights
 
 TIMEOUT = 120.0
 RAW_CHUNK = 64 * 2**20
 HIDDEN = 2048
+WAYS = ("raw", "sync", "receive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of one turn, in one process."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one process measured: the cost of every turn of every way, and by how much its resident memory grew."""
+
+    turns: dict[str, list[Cost]]
+    growth: int
 
 
 def model(num_bytes: int) -> dict[str, Tensor]:
@@ -41,12 +69,42 @@ def model(num_bytes: int) -> dict[str, Tensor]:
     return weights
 
 
-def raw_broadcast(link: StageLink, flat: Tensor) -> float:
-    """Seconds to broadcast `flat` in chunks, memory already there on both sides."""
-    start = time.perf_counter()
-    for chunk in flat.split(RAW_CHUNK):
-        link.broadcast(chunk).wait()
-    return time.perf_counter() - start
+def size_of(weights: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in weights.values())
+
+
+def raw_broadcast(link: StageLink, flat: Tensor) -> None:
+    before, *others = flat.split(RAW_CHUNK)
+    in_flight = link.broadcast(before)
+    for chunk in others:
+        following = link.broadcast(chunk)
+        in_flight.wait()
+        in_flight = following
+    in_flight.wait()
+
+
+def take_turns(store: dist.Store, end: str, repeat: int, ways: Mapping[str, Callable[[int], None]]) -> Report:
+    """Run every way once untimed, then `repeat` rounds of all ways; both ends start each turn together."""
+    other = {"source": "receiver", "receiver": "source"}[end]
+    turns: dict[str, list[Cost]] = {way: [] for way in WAYS}
+    before = memory("VmRSS")
+    for turn in range((1 + repeat) * len(WAYS)):
+        way = WAYS[turn % len(WAYS)]
+        store.set(f"bench/{end}/{turn}", "ready")
+        store.wait([f"bench/{other}/{turn}"])
+        start, cpu = time.perf_counter(), time.process_time()
+        ways[way](turn)
+        if turn >= len(WAYS):
+            turns[way].append(Cost(wall=time.perf_counter() - start, cpu=time.process_time() - cpu))
+    return Report(turns=turns, growth=memory("VmHWM") - before)
+
+
+def memory(field: str) -> int:
+    """Bytes, as the kernel counts them."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return 1024 * int(line.split()[1])
+    raise ValueError(f"/proc/self/status has no {field}")
 
 
 def source(args: argparse.Namespace) -> dict[str, object]:
@@ -54,54 +112,69 @@ def source(args: argparse.Namespace) -> dict[str, object]:
     command = [sys.executable, __file__, "--join", address, *sys.argv[1:]]
     receiver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     weights = model(args.megabytes * 10**6)
-    num_bytes = sum(tensor.nbytes for tensor in weights.values())
-    flat = torch.zeros(num_bytes, dtype=torch.uint8)
+    flat = torch.ones(size_of(weights), dtype=torch.uint8)
     channel = SourceChannel(store, address, 0, TIMEOUT)
     link = channel.connect()
-    for version in range(args.repeat):
-        raw_broadcast(link, flat)
+
+    def publish(version: int) -> None:
         send_weights(channel, version, iter(weights.items()), int(args.bucket_mb * 2**20))
-    raw, synced = zip(*json.loads(receiver.communicate(timeout=TIMEOUT)[0]), strict=True)
+
+    ways = {"raw": lambda turn: raw_broadcast(link, flat), "sync": publish, "receive": publish}
+    sent = take_turns(join_store(address, TIMEOUT), "source", args.repeat, ways)
+    output = json.loads(receiver.communicate(timeout=TIMEOUT)[0])
     channel.close()
+    received = Report(
+        turns={way: [Cost(**cost) for cost in costs] for way, costs in output["turns"].items()}, growth=output["growth"]
+    )
+    return {"bucket_mb": args.bucket_mb, "num_threads": 1, **summary(size_of(weights), sent, received)}
+
+
+def summary(num_bytes: int, sent: Report, received: Report) -> dict[str, object]:
+    """The receiver's seconds count: it has everything last."""
+    wall = {way: [cost.wall for cost in received.turns[way]] for way in WAYS}
+    cpu = {way: [a.cpu + b.cpu for a, b in zip(sent.turns[way], received.turns[way], strict=True)] for way in WAYS}
+    ratios = {way: [raw / own for raw, own in zip(wall["raw"], wall[way], strict=True)] for way in WAYS[1:]}
     return {
         "num_bytes": num_bytes,
-        "bucket_mb": args.bucket_mb,
-        "raw_gb_per_s": num_bytes / 1e9 / min(raw),
-        "sync_gb_per_s": num_bytes / 1e9 / min(synced),
-        "ratio": min(raw) / min(synced),
-        "raw_s": raw,
-        "sync_s": synced,
+        "ratio": median(ratios["sync"]),
+        "receive_ratio": median(ratios["receive"]),
+        "gb_per_s": {way: num_bytes / 1e9 / median(wall[way]) for way in WAYS},
+        "best_gb_per_s": {way: num_bytes / 1e9 / min(wall[way]) for way in WAYS},
+        "cpu_s_per_gb": {way: median(cpu[way]) / num_bytes * 1e9 for way in WAYS},
+        "receiver_growth_mb": received.growth / 2**20,
+        "ratios": [round(ratio, 3) for ratio in ratios["sync"]],
+        "seconds": {way: [round(seconds, 4) for seconds in wall[way]] for way in WAYS},
     }
 
 
-def receive(args: argparse.Namespace) -> Iterator[tuple[float, float]]:
-    """(raw, sync) seconds of each turn, as the receiver sees them: it has the data only when its own part is done."""
+def receive(args: argparse.Namespace) -> Report:
     channels = ReceiverChannels(args.join, 0, TIMEOUT)
     weights = model(args.megabytes * 10**6)
-    flat = torch.zeros(sum(tensor.nbytes for tensor in weights.values()), dtype=torch.uint8)
+    flat = torch.ones(size_of(weights), dtype=torch.uint8)
     (link,) = channels.connect()
 
     def load(tensors: list[tuple[str, Tensor]]) -> None:
         for name, tensor in tensors:
             weights[name].copy_(tensor)
 
-    for version in range(args.repeat):
-        raw = raw_broadcast(link, flat)
-        start = time.perf_counter()
-        receive_weights(channels, version, load)
-        yield raw, time.perf_counter() - start
+    def taking(how: Load) -> Callable[[int], None]:
+        return lambda version: receive_weights(channels, version, how) and None
+
+    ways = {"raw": lambda turn: raw_broadcast(link, flat), "sync": taking(load), "receive": taking(len)}
+    report = take_turns(join_store(args.join, TIMEOUT), "receiver", args.repeat, ways)
     channels.close()
+    return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=500)
-    parser.add_argument("--bucket-mb", type=float, default=256.0)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--bucket-mb", type=float, default=SyncConfig().bucket_mb)
+    parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--join", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(list(receive(args)) if args.join else source(args)))
+    print(json.dumps(asdict(receive(args)) if args.join else source(args)))
 
 
 if __name__ == "__main__":
