@@ -37,6 +37,8 @@ GradeResponses = Callable[[str, Sequence[str]], Awaitable[list[Grade]]]
 # The share of groups that a fresh run expects dynamic sampling to keep, and how far each step moves the estimate.
 INITIAL_KEEP_RATE = 2 / 3
 KEEP_RATE_MOMENTUM = 0.5
+# Limit of a round, in batches, whatever the estimate: the DAPO recipe generates three prompts for every one it trains on.
+MAX_ROUND = 3
 # A round is somewhat larger than the estimate asks for: a second round costs more than a few surplus groups.
 ROUND_MARGIN = 1.1
 
@@ -115,12 +117,12 @@ class Collector:
         return batch
 
     def _round_size(self) -> int:
-        """Enough prompts to fill the batch at the present keep rate, at most four batches' worth."""
+        """Enough prompts to fill the batch at the present keep rate, at most MAX_ROUND batches' worth."""
         if self._config.prompts_per_round is not None:
             return self._config.prompts_per_round
         missing = self._post.num_missing
         expected = math.ceil(missing / max(self._keep_rate, 1e-6) * self._margin)
-        return max(1, min(expected, 4 * self._config.num_prompts))
+        return max(1, min(expected, MAX_ROUND * self._config.num_prompts))
 
     async def _groups(self, prompts: Sequence[Prompt]) -> AsyncIterator[Group]:
         """Generate and grade, and yield in the order of `prompts`; grading runs beside generation."""
