@@ -37,7 +37,7 @@ GradeResponses = Callable[[str, Sequence[str]], Awaitable[list[Grade]]]
 # The share of groups that a fresh run expects dynamic sampling to keep, and how far each step moves the estimate.
 INITIAL_KEEP_RATE = 2 / 3
 KEEP_RATE_MOMENTUM = 0.5
-# Limit of a round, in batches, whatever the estimate: the DAPO recipe generates three prompts for every one it trains on.
+# Batches in one round at most, whatever the estimate: the DAPO recipe generates three prompts for one it trains on.
 MAX_ROUND = 3
 # A round is somewhat larger than the estimate asks for: a second round costs more than a few surplus groups.
 ROUND_MARGIN = 1.1
