@@ -2,9 +2,10 @@
 
     python tools/bench/rollout.py MODEL_DIR [--num-prompts 64] [--num-samples 16] [--max-tokens 64] [--repeat 3]
 
-Two processes, one after the other, each first warms up. `pool` is what a run uses: EnginePool -> RemoteEngine -> Ray
-actor -> VllmEngine, completions brought back to the controller. `alone` is `vllm.LLM.generate` with the same engine
-arguments and sampling parameters, results as vLLM gives them, text included. The best of `--repeat` counts for each.
+Two sides, each in a process of its own, with the same number of threads. Both are started and warmed up, and then take
+turns, so that whatever else the machine does meets them alike. `pool` is what a run uses: EnginePool -> RemoteEngine ->
+Ray actor -> VllmEngine, completions brought back to the controller. `alone` is `vllm.LLM.generate` with the same engine
+arguments and sampling parameters, results as vLLM gives them, text included. The ratio is the median of the rounds'.
 Prints one JSON object.
 """
 
@@ -13,18 +14,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from da3po.config.schema import ClusterConfig, EngineConfig, SyncConfig
 from da3po.engine.spec import EngineSpec
 from da3po.types import GroupRequest, SamplingParams
 
 WARMUP_TOKENS = 8
+MARK = "bench tokens/s: "
 
 
 def engine_spec(args: argparse.Namespace) -> EngineSpec:
@@ -54,19 +58,49 @@ def requests(args: argparse.Namespace, turn: int, max_tokens: int) -> list[Group
     ]
 
 
-def best_rate(args: argparse.Namespace, generate: Callable[[list[GroupRequest]], int]) -> float:
-    """Tokens/s of the best turn."""
+def take_turns(args: argparse.Namespace, generate: Callable[[list[GroupRequest]], int]) -> None:
+    """One side: warm up, then answer every turn number that comes in with the tokens/s of that turn."""
     generate(requests(args, 0, WARMUP_TOKENS))
-    rates = []
-    for turn in range(1, args.repeat + 1):
-        batch = requests(args, turn, args.max_tokens)
+    print(f"{MARK}0", flush=True)
+    for line in sys.stdin:
+        batch = requests(args, int(line), args.max_tokens)
         start = time.perf_counter()
         num_tokens = generate(batch)
-        rates.append(num_tokens / (time.perf_counter() - start))
-    return max(rates)
+        print(f"{MARK}{num_tokens / (time.perf_counter() - start)}", flush=True)
 
 
-def measure_alone(args: argparse.Namespace) -> float:
+class Side:
+    """The other end of `take_turns`."""
+
+    def __init__(self, name: str, num_threads: int) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:], "--only", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(num_threads)},
+        )
+
+    def answer(self) -> float:
+        """The next answer; other lines are the libraries' own."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                return float(line.removeprefix(MARK))
+        raise RuntimeError(f"{self.name} ended with code {self._process.wait()}")
+
+    def rate(self, turn: int) -> float:
+        assert self._process.stdin is not None
+        print(turn, file=self._process.stdin, flush=True)
+        return self.answer()
+
+    def close(self) -> None:
+        """Let it end by itself; its standard input is its life line."""
+        self._process.communicate()
+
+
+def run_alone(args: argparse.Namespace) -> None:
     from da3po.engine.vllm.environment import apply_environment
 
     spec = engine_spec(args)
@@ -93,10 +127,10 @@ def measure_alone(args: argparse.Namespace) -> float:
         outputs = llm.generate(prompts, parameters, use_tqdm=False)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
-    return best_rate(args, generate)
+    take_turns(args, generate)
 
 
-def measure_pool(args: argparse.Namespace) -> float:
+def run_pool(args: argparse.Namespace) -> None:
     from da3po.cluster.session import Session
     from da3po.cluster.workers import Worker, WorkerSpec
     from da3po.engine.pool import EnginePool
@@ -122,9 +156,8 @@ def measure_pool(args: argparse.Namespace) -> float:
         async def collect(batch: list[GroupRequest]) -> int:
             return sum([len(c.token_ids) async for result in pool.generate(batch) for c in result.completions])
 
-        rate = best_rate(args, lambda batch: runner.run(collect(batch)))
+        take_turns(args, lambda batch: runner.run(collect(batch)))
         runner.run(pool.close())
-        return rate
 
 
 def main() -> None:
@@ -140,25 +173,28 @@ def main() -> None:
     parser.add_argument("--only", choices=["alone", "pool"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only:
-        rate = measure_alone(args) if args.only == "alone" else measure_pool(args)
-        print(json.dumps({"tokens_per_s": rate}))
+        {"alone": run_alone, "pool": run_pool}[args.only](args)
         return
-    rates = {}
-    for only in ("alone", "pool"):
-        command = [sys.executable, __file__, *sys.argv[1:], "--only", only]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        rates[only] = json.loads(output.strip().splitlines()[-1])["tokens_per_s"]
-    print(
-        json.dumps(
-            {
-                "num_sequences": args.num_prompts * args.num_samples,
-                "max_tokens": args.max_tokens,
-                "pool_tokens_per_s": rates["pool"],
-                "vllm_alone_tokens_per_s": rates["alone"],
-                "ratio": rates["pool"] / rates["alone"],
-            }
-        )
-    )
+    alone, pool = sides = [Side(name, args.num_threads) for name in ("alone", "pool")]
+    for side in sides:
+        side.answer()
+    rounds = [(alone.rate(turn), pool.rate(turn)) for turn in range(1, args.repeat + 1)]
+    for side in sides:
+        side.close()
+    print(json.dumps(summary(args, rounds)))
+
+
+def summary(args: argparse.Namespace, rounds: list[tuple[float, float]]) -> dict[str, object]:
+    """rounds: tokens/s of vLLM alone and of the pool, turn by turn."""
+    return {
+        "num_sequences": args.num_prompts * args.num_samples,
+        "max_tokens": args.max_tokens,
+        "num_threads": args.num_threads,
+        "ratio": median(pool / alone for alone, pool in rounds),
+        "pool_tokens_per_s": median(pool for _, pool in rounds),
+        "vllm_alone_tokens_per_s": median(alone for alone, _ in rounds),
+        "rounds": [{"alone": round(alone), "pool": round(pool)} for alone, pool in rounds],
+    }
 
 
 if __name__ == "__main__":
