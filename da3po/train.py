@@ -29,10 +29,12 @@ from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
 from da3po.launch import Engines, Ranks, check_length, num_gpus
+from da3po.learner.megatron.fields import check_fields
+from da3po.learner.megatron.precision import check_device
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.pack.packer import Packer
-from da3po.plan.layout import check_layout
+from da3po.plan.layout import check_layout, pack_multiples
 from da3po.report.plot import plot_run
 from da3po.reward.pool import GraderPool
 from da3po.rollout.collector import Collector
@@ -85,11 +87,13 @@ class Prepared:
 def prepare(config: Config) -> Prepared:
     """Check the options, the model's shape and the data, the cheapest first."""
     check(config, TRAINING)
+    check_fields(config.learner.megatron)
     model = locate_model(config.model.path)
     spec = read_model_spec(model)
     check_layout(spec, config.parallel)
     check_length(config, spec, training=True)
     platform = resolve(config.learner.device)
+    check_device(config.learner.precision, platform.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
     return Prepared(
         platform=platform,
@@ -190,13 +194,16 @@ def build_collector(config: Config, prompts: Sequence[Prompt], engines: Engines,
 
 
 def build_packer(config: Config) -> Packer:
-    """Packs for the learner's layout; sequence parallelism splits a micro-batch's tokens over the tensor ranks."""
-    parallel = config.parallel
+    """Packs for the learner's layout."""
+    multiples = pack_multiples(config.parallel, config.learner.precision)
     return Packer(
         loss=config.algo.loss,
-        dp=parallel.dp,
+        dp=config.parallel.dp,
         max_tokens=config.learner.max_tokens_per_micro_batch,
-        pad_to_multiple=parallel.tp if parallel.sequence_parallel else 1,
+        pad_to_multiple=multiples.tokens,
+        sequence_multiple=multiples.sequence,
+        micro_batch_multiple=multiples.micro_batches,
+        equal_lengths=multiples.equal_lengths,
         prompts_per_update=config.train.prompts_per_update,
     )
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from da3po.config.schema import LearnerConfig, LossConfig, OptimConfig, Parallel
 from da3po.learner.client import dp_index, updates_of
 from da3po.learner.spec import LearnerSpec
 from da3po.pack.packer import Packer
+from da3po.plan.layout import pack_multiples
 from da3po.types import MicroBatch, PackedStep, StepBatch, StepStats, TrainSample
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ LAYOUTS = {
     "pp2": ParallelConfig(pp=2),
     "dp2": ParallelConfig(dp=2),
     "tp2pp2": ParallelConfig(tp=2, pp=2),
+    "cp2": ParallelConfig(cp=2),
+    "vpp": ParallelConfig(pp=2, vpp=2),
+    "uneven": ParallelConfig(pp=2, first_stage_layers=3),
 }
 
 
@@ -49,6 +54,10 @@ class Scenario:
     out: directory for what it saw. lengths: prompt and response tokens of each sample.
     resume_from: other scenarios, earlier in the list, whose checkpoints to go on from at the end.
     receives: a process of its own takes the weights from the channel at the end of the third step.
+    brief: the three steps alone.
+    token_budget: of a micro-batch.
+    amplification: factor of every other positive advantage, as DAA has for the right answers of hard groups.
+    learner: options beyond the device.
     """
 
     name: str
@@ -61,6 +70,10 @@ class Scenario:
     lengths: tuple[tuple[int, int], ...] = LENGTHS
     resume_from: tuple[str, ...] = ()
     receives: bool = False
+    brief: bool = False
+    token_budget: int = TOKEN_BUDGET
+    amplification: float = 1.0
+    learner: LearnerConfig = field(default_factory=partial(LearnerConfig, device="cpu", num_threads=1))
 
     @property
     def spec(self) -> LearnerSpec:
@@ -69,7 +82,7 @@ class Scenario:
             train_steps=NUM_STEPS,
             temperature=self.temperature,
             parallel=self.parallel,
-            learner=LearnerConfig(device="cpu", num_threads=1),
+            learner=self.learner,
             loss=self.loss,
             optim=self.optim,
         )
@@ -78,13 +91,20 @@ class Scenario:
 def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
     """The data of a step: one update in the first, then two. bad: one sample has an infinite advantage."""
     samples = _samples(step, scenario.lengths)
+    for index in range(0, len(samples), 2):
+        factor = scenario.amplification if samples[index].advantage > 0 else 1.0
+        samples[index] = replace(samples[index], advantage=factor * samples[index].advantage)
     if bad:
         samples[0] = replace(samples[0], advantage=float("inf"))
+    multiples = pack_multiples(scenario.parallel, scenario.learner.precision)
     packer = Packer(
         loss=scenario.loss,
         dp=scenario.parallel.dp,
-        max_tokens=TOKEN_BUDGET,
-        pad_to_multiple=scenario.parallel.tp if scenario.parallel.sequence_parallel else 1,
+        max_tokens=scenario.token_budget,
+        pad_to_multiple=multiples.tokens,
+        sequence_multiple=multiples.sequence,
+        micro_batch_multiple=multiples.micro_batches,
+        equal_lengths=multiples.equal_lengths,
         prompts_per_update=None if step == 1 else 1,
     )
     sizes = (len(samples) // 2, len(samples) - len(samples) // 2)
@@ -204,17 +224,22 @@ class _Run:
             seen["metrics"].append(self.learner.step(step, self._updates(packed_step(self.scenario, step))))
             if step == 1:
                 seen["gradients"] = self._gradients()
-            if step == SAVED_STEP:
+            if step == SAVED_STEP and not self.scenario.brief:
                 self._save()
         seen["weights"] = self._weights()
         seen["own"] = self._own_parameters()
+        if not self.scenario.brief:
+            self._rest(first, seen)
+        torch.save(seen, self.out / f"rank{self.rank}.pt")
+        self.learner.close()
+
+    def _rest(self, first: Sequence[MicroBatch], seen: dict[str, Any]) -> None:
+        """What does not differ from one set of numbers to another."""
         seen["sent"] = self._publish() if self.scenario.receives else ()
         self.learner.export(self.out / "export")
         seen["final_logprobs"] = self.learner.logprobs(first)
         seen["skipped"] = self._skip()
         seen["resumed"] = {name: self._resume(name) for name in (*self.scenario.resume_from, self.scenario.name)}
-        torch.save(seen, self.out / f"rank{self.rank}.pt")
-        self.learner.close()
 
     def _updates(self, step: PackedStep) -> tuple[tuple[MicroBatch, ...], ...]:
         return updates_of(step, dp_index(self.rank, self.scenario.parallel))
@@ -222,7 +247,7 @@ class _Run:
     def _weights(self) -> dict[str, torch.Tensor]:
         from da3po.learner.megatron.weights import hf_stream
 
-        return {name: tensor.clone() for name, tensor in hf_stream(self.learner.trainer.model)}
+        return {name: tensor.clone() for name, tensor in hf_stream(self.learner.trainer.models)}
 
     def _publish(self) -> Any:
         address = self.learner.open_channel(1, "127.0.0.1")
@@ -231,7 +256,12 @@ class _Run:
         return self.learner.publish(NUM_STEPS)
 
     def _own_parameters(self) -> dict[str, torch.Tensor]:
-        return {name: value.detach().clone() for name, value in self.learner.trainer.model.named_parameters()}
+        models = self.learner.trainer.models
+        return {
+            (name if len(models) == 1 else f"{number}.{name}"): value.detach().clone()
+            for number, model in enumerate(models)
+            for name, value in model.named_parameters()
+        }
 
     def _gradients(self) -> dict[str, torch.Tensor]:
         """Whole gradients of the last update, of which the distributed optimizer leaves each rank its part."""
@@ -241,11 +271,11 @@ class _Run:
         from da3po.learner.megatron.weights import hf_stream
 
         trainer = self.learner.trainer
-        group = parallel_state.get_data_parallel_group()
-        for buffer in trainer.ddp.buffers:
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        for buffer in (buffer for ddp in trainer.ddps for buffer in ddp.buffers):
             own = buffer.grad_data.chunk(group.size())[group.rank()].clone()
             dist.all_gather_into_tensor(buffer.grad_data, own, group=group)
-        return {name: value.clone() for name, value in hf_stream(trainer.model, of=lambda weight: weight.main_grad)}
+        return {name: value.clone() for name, value in hf_stream(trainer.models, of=lambda weight: weight.main_grad)}
 
     def _skip(self) -> dict[str, Any]:
         """Non-finite gradients: two skipped updates leave everything as it was, and the third ends the run."""

@@ -5,6 +5,7 @@ Stdlib only, so that a wrong command line is refused before anything heavy is im
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import types
@@ -33,7 +34,7 @@ def to_tree(section: Any) -> dict[str, Any]:
     tree = {}
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
-        tree[key_of(f.name)] = to_tree(value) if dataclasses.is_dataclass(value) else value
+        tree[key_of(f.name)] = to_tree(value) if dataclasses.is_dataclass(value) else copy.copy(value)
     return tree
 
 
@@ -51,8 +52,19 @@ def leaves() -> dict[str, Any]:
     return {key: kind for key, kind in walk() if not dataclasses.is_dataclass(kind)}
 
 
+def is_open(kind: Any) -> bool:
+    """Whether an option of this type is a section with keys of another library's choice."""
+    return typing.get_origin(kind) is dict
+
+
+def open_section_of(key: str) -> str | None:
+    """The open section that `key` lies directly in, if there is one."""
+    section, _, name = key.rpartition(".")
+    return section if name and is_open(leaves().get(section)) else None
+
+
 def sections() -> set[str]:
-    return {key for key, kind in walk() if dataclasses.is_dataclass(kind)}
+    return {key for key, kind in walk() if dataclasses.is_dataclass(kind) or is_open(kind)}
 
 
 # What options are called in other systems, by last part.
@@ -108,7 +120,8 @@ def build(tree: Mapping[str, Any], section: type = Config, prefix: str = "") -> 
     values = {}
     for key, value in tree.items():
         name, kind = kinds[key]
-        values[name] = _convert(prefix + key, kind, value)
+        where = prefix + key
+        values[name] = _open_section(where, value) if is_open(kind) else _convert(where, kind, value)
     return section(**values)
 
 
@@ -130,6 +143,16 @@ def _convert(key: str, kind: Any, value: Any) -> Any:
             raise ConfigError(f"{key} must be one of {', '.join(map(str, choices))}; got {value!r}")
         return value
     return _SCALARS[kind](key, value)
+
+
+def _open_section(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} is a section, not a value (got {value!r}); set {key}.FIELD")
+    for name, of_field in value.items():
+        values = of_field if isinstance(of_field, list) else [of_field]
+        if not all(isinstance(one, bool | int | float | str | None) for one in values):
+            raise ConfigError(f"{key}.{name} must be a single value or a list of them, got {of_field!r}")
+    return dict(value)
 
 
 def _integer(key: str, value: Any) -> int:

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import da3po
-from da3po.config.build import build, leaves, sections, to_tree, unknown_key
+from da3po.config.build import build, leaves, open_section_of, sections, to_tree, unknown_key
 from da3po.config.schema import Config, ConfigError
 
 _OVERRIDE = re.compile(r"(?P<key>[^=\s]+)=(?P<value>.*)", re.DOTALL)
@@ -95,8 +95,10 @@ def _prepare(text: str) -> str:
         if value not in groups[key]:
             raise ConfigError(f"{key}={value}: there is no such option; {key} is one of {', '.join(groups[key])}")
         return f"{key}={value}"
+    if open_section_of(key):
+        return f"++{key}={value}"  # Hydra takes a key that the tree does not have yet only if told so
     if key in sections():
-        inside = ", ".join(option for option in options if option.startswith(key + "."))
+        inside = ", ".join(option for option in options if option.startswith(key + ".")) or f"{key}.FIELD"
         raise ConfigError(f"{key} is a section, not a value (got {value!r}); its options are {inside}")
     if key not in options:
         raise unknown_key(key.lstrip("+~"))

@@ -291,21 +291,59 @@ class OptimConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
-    """Learner layout: tensor, pipeline, data parallel sizes, and sequence parallel over the tensor ranks."""
+    """Learner layout.
+
+    tp, cp, pp, dp: tensor, context, pipeline and data parallel sizes; their product is the number of ranks.
+    sequence_parallel: the tensor ranks share out the tokens between their matrix products.
+    vpp: virtual stages of each pipeline rank (interleaved schedule); 1 is off.
+    first_stage_layers, last_stage_layers: layers of the first and last pipeline rank, which have the embedding and the
+        output layer to carry too; null gives them an equal share of what the other leaves.
+    """
 
     tp: int = 1
+    cp: int = 1
     pp: int = 1
     dp: int = 1
     sequence_parallel: bool = False
+    vpp: int = 1
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp"):
+        for name in ("tp", "cp", "pp", "dp", "vpp"):
             _require(getattr(self, name) >= 1, f"parallel.{name} must be >= 1, got {getattr(self, name)}")
         _require(not self.sequence_parallel or self.tp > 1, "parallel.sequence_parallel needs parallel.tp > 1")
+        _require(self.vpp == 1 or self.pp > 1, f"parallel.vpp={self.vpp} needs parallel.pp > 1, got {self.pp}")
+        for name in ("first_stage_layers", "last_stage_layers"):
+            layers = getattr(self, name)
+            _require(layers is None or layers >= 1, f"parallel.{name} must be >= 1 or null, got {layers}")
+            _require(layers is None or self.pp > 1, f"parallel.{name}={layers} needs parallel.pp > 1, got {self.pp}")
 
     @property
     def num_ranks(self) -> int:
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
+
+
+Precision = Literal["fp32", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise", "mxfp8"]
+Scalar = bool | int | float | str | None
+OpenSection = dict[str, Scalar | list[Scalar]]
+"""A section whose keys another library defines: any key is taken here, and checked where that library is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronConfig:
+    """Fields of Megatron-Core's own config classes, passed on as they are (`learner.megatron.transformer.FIELD=VALUE`).
+
+    A field that Megatron does not have, or that another option decides, is refused by name.
+
+    transformer: of TransformerConfig (recompute_granularity, cpu_offloading, deterministic_mode, ...).
+    ddp: of DistributedDataParallelConfig (overlap_grad_reduce, bucket_size, ...).
+    optimizer: of OptimizerConfig (optimizer_cpu_offload, ...).
+    """
+
+    transformer: OpenSection = field(default_factory=dict)
+    ddp: OpenSection = field(default_factory=dict)
+    optimizer: OpenSection = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,13 +352,16 @@ class LearnerConfig:
 
     max_tokens_per_micro_batch: token budget of a packed micro-batch; a longer sequence travels alone.
     num_threads: CPU threads of each rank; 0 shares the cores among the ranks.
-    precision: fp32 | bf16 (fp32 main weights and gradients).
+    precision: fp32 | bf16 (fp32 main weights and gradients) | bf16 with matrix products in fp8, by one of Transformer
+        Engine's recipes: fp8_delayed | fp8_tensorwise | fp8_blockwise | mxfp8.
+    megatron: fields of Megatron-Core's own config classes.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     max_tokens_per_micro_batch: int = 16384
     num_threads: int = 0
+    megatron: MegatronConfig = field(default_factory=MegatronConfig)
 
     def __post_init__(self) -> None:
         _require(self.max_tokens_per_micro_batch >= 1, "learner.max_tokens_per_micro_batch must be >= 1")

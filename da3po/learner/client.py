@@ -70,8 +70,8 @@ class RemoteLearner:
 
 
 def dp_index(rank: int, parallel: ParallelConfig) -> int:
-    """The data-parallel index of a rank. Ranks are numbered with tp fastest, then dp, then pp, as Megatron does."""
-    return rank // parallel.tp % parallel.dp
+    """The data-parallel index of a rank. Ranks are numbered with tp fastest, then cp, dp and pp, as Megatron does."""
+    return rank // (parallel.tp * parallel.cp) % parallel.dp
 
 
 def updates_of(batch: PackedStep, dp: int) -> tuple[tuple[MicroBatch, ...], ...]:

@@ -1,10 +1,11 @@
 """Packed causal attention on CPU: rotary embedding and softmax(q k / sqrt(d)) v within each sequence.
 
 Sequences of like length are grouped into padded batches, so that many short sequences cost a few calls. Padding comes
-after a sequence's last token and attention is causal, so real tokens never look at it and no mask is needed: the result
-is exact.
+after a sequence's last token and attention is causal, so real tokens never look at it: the result is exact, and without
+context parallelism needs no mask.
 
-Shape legend: T tokens of the micro-batch, B sequences of a batch, L padded length, R real tokens of a batch, H query
+Shape legend: T tokens of the micro-batch, U tokens of it on this context-parallel rank (all of them without context
+parallelism), B sequences of a batch, Q and L padded numbers of queries and of keys, R real queries of a batch, H query
 heads, K key/value heads, D head width (H and K of this tensor-parallel rank).
 """
 
@@ -24,17 +25,24 @@ CALL_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class LengthBatch:
-    """Sequences of like length. take: [B, L], the token of the micro-batch at each place; a padded place repeats the
-    sequence's last token. put: [R], flat places that are real. tokens: [R], the token at each of them."""
+    """Sequences, or chunks of them, of like length.
 
-    take: Tensor
+    queries: [B, Q], the token of this rank at each place. keys: [B, L], the token of the whole micro-batch. A padded
+        place repeats the last token.
+    mask: [B, 1, Q, L] bool, which keys a query sees; None if both are whole sequences.
+    put: [R], flat places of queries that are real. tokens: [R], the token at each of them.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    mask: Tensor | None
     put: Tensor
     tokens: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Batches that hold every sequence once. order: [T], where each token stands in the batches' real tokens."""
+    """Batches that hold every query once. order: [U], where each token stands in the batches' real queries."""
 
     batches: tuple[LengthBatch, ...]
     order: Tensor
@@ -43,14 +51,32 @@ class AttentionPlan:
 def plan_attention(cu_seqlens: Tensor) -> AttentionPlan:
     """The plan for [S+1] cumulative lengths; the same for all layers."""
     starts = cu_seqlens[:-1].long()
-    lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).long()
+    lengths = cu_seqlens.diff().long()
+    return _plan([_whole(starts[chosen], lengths[chosen]) for chosen in _cut(lengths)])
+
+
+def plan_context_attention(cu_seqlens: Tensor, size: int, rank: int) -> AttentionPlan:
+    """The plan of context-parallel rank `rank` of `size`, with the tokens that `da3po.pack.context` gives it as queries
+    and those of all ranks, in the order of the micro-batch, as keys."""
+    starts = cu_seqlens[:-1].long()
+    chunks = cu_seqlens.diff().long() // (2 * size)
+    own_starts = starts // size
+    batches = []
+    for half, number in enumerate((rank, 2 * size - 1 - rank)):
+        for chosen in _cut(chunks):
+            chunk = chunks[chosen]
+            batches.append(_chunk(own_starts[chosen] + half * chunk, starts[chosen], number * chunk, chunk))
+    return _plan(batches)
+
+
+def _plan(batches: list[LengthBatch]) -> AttentionPlan:
+    return AttentionPlan(tuple(batches), torch.argsort(torch.cat([batch.tokens for batch in batches])))
+
+
+def _cut(lengths: Tensor) -> list[Tensor]:
+    """Group the sequences, longest first, and begin another group where padding to the longest would cost more than
+    another call."""
     by_length = torch.argsort(lengths, descending=True, stable=True)
-    batches = tuple(_length_batch(starts[chosen], lengths[chosen]) for chosen in _cut(by_length, lengths))
-    return AttentionPlan(batches, torch.argsort(torch.cat([batch.tokens for batch in batches])))
-
-
-def _cut(by_length: Tensor, lengths: Tensor) -> list[Tensor]:
-    """Cut the sequences, longest first, where padding to the longest would cost more than another call."""
     cuts: list[Tensor] = []
     begin, real = 0, 0
     ordered = lengths[by_length].tolist()
@@ -66,11 +92,26 @@ def _cut(by_length: Tensor, lengths: Tensor) -> list[Tensor]:
     return cuts
 
 
-def _length_batch(starts: Tensor, lengths: Tensor) -> LengthBatch:
+def _whole(starts: Tensor, lengths: Tensor) -> LengthBatch:
+    take, put = _places(starts, lengths)
+    return LengthBatch(queries=take, keys=take, mask=None, put=put, tokens=take.flatten()[put])
+
+
+def _chunk(query_starts: Tensor, key_starts: Tensor, before: Tensor, lengths: Tensor) -> LengthBatch:
+    """One chunk of each sequence. query_starts: [B], where it begins on this rank; key_starts: [B], where its sequence
+    begins in the micro-batch; before: [B], tokens of the sequence before it; lengths: [B], its tokens."""
+    queries, put = _places(query_starts, lengths)
+    keys, _ = _places(key_starts, before + lengths)
+    places = before[:, None] + torch.arange(queries.shape[1], device=before.device)  # [B, Q]
+    mask = torch.arange(keys.shape[1], device=before.device) <= places[..., None]  # [B, Q, L]
+    return LengthBatch(queries=queries, keys=keys, mask=mask[:, None], put=put, tokens=queries.flatten()[put])
+
+
+def _places(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, L] tokens from each start on, the last one repeated, and the [R] flat places that are real."""
     places = torch.arange(int(lengths.max()), device=starts.device)  # [L]
-    take = starts[:, None] + torch.minimum(places, lengths[:, None] - 1)  # [B, L]
-    put = (places < lengths[:, None]).flatten().nonzero().squeeze(1)
-    return LengthBatch(take=take, put=put, tokens=take.flatten()[put])
+    take = starts[:, None] + torch.minimum(places, lengths[:, None] - 1)
+    return take, (places < lengths[:, None]).flatten().nonzero().squeeze(1)
 
 
 def rotary_tables(inv_freq: Tensor, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -87,11 +128,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def packed_attention(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
-    """Causal attention within each sequence. query: [T, H, D]; key, value: [T, K, D], head h of query uses head
-    h // (H / K). Returns [T, H, D]."""
+    """Causal attention within each sequence. query: [U, H, D]; key, value: [T, K, D], head h of query uses head
+    h // (H / K). Returns [U, H, D]."""
     outputs = []
     for batch in plan.batches:
-        q, k, v = (x[batch.take].transpose(1, 2) for x in (query, key, value))  # [B, heads, L, D]
-        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
-        outputs.append(out.transpose(1, 2).flatten(0, 1)[batch.put])  # [real tokens, H, D]
+        q = query[batch.queries].transpose(1, 2)  # [B, H, Q, D]
+        k, v = (x[batch.keys].transpose(1, 2) for x in (key, value))  # [B, K, L, D]
+        out = nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=batch.mask, is_causal=batch.mask is None, scale=scale, enable_gqa=True
+        )
+        outputs.append(out.transpose(1, 2).flatten(0, 1)[batch.put])  # [R, H, D]
     return torch.cat(outputs)[plan.order]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from da3po.config.schema import ConfigError, LossConfig
 from da3po.pack.plan import plan
-from da3po.pack.tensors import build_micro_batch, check, num_tokens
+from da3po.pack.tensors import build_micro_batch, check, num_tokens, padded_length
 from da3po.pack.weights import build_token_weights
 from da3po.types import PackedStep, PackedUpdate, StepBatch, StepStats, TrainSample
 
@@ -20,6 +20,9 @@ class Packer:
     dp: data-parallel ranks.
     max_tokens: budget of a micro-batch, padding included; a longer sequence travels alone.
     pad_to_multiple: the tokens of every micro-batch are a multiple of it (sequence parallel needs the TP size).
+    sequence_multiple: the tokens of every sequence are a multiple of it (context parallel needs twice the CP size).
+    micro_batch_multiple: the micro-batches of a rank are a multiple of it (virtual stages need the PP size).
+    equal_lengths: the micro-batches of a rank in an update are padded to the longest (virtual stages need it).
     prompts_per_update: groups of one optimizer update, the last of a step may have fewer; None is one update a step.
     """
 
@@ -27,9 +30,14 @@ class Packer:
     dp: int
     max_tokens: int
     pad_to_multiple: int = 1
+    sequence_multiple: int = 1
+    micro_batch_multiple: int = 1
+    equal_lengths: bool = False
     prompts_per_update: int | None = None
 
     def __post_init__(self) -> None:
+        if self.pad_to_multiple % self.sequence_multiple:
+            raise ValueError(f"{self.sequence_multiple} does not divide {self.pad_to_multiple}")
         if self.max_tokens < self.pad_to_multiple:
             raise ConfigError(
                 f"learner.max_tokens_per_micro_batch ({self.max_tokens}) is less than the multiple of "
@@ -41,7 +49,7 @@ class Packer:
         for sample in batch.samples:
             check(sample)
         updates = tuple(self._pack(samples) for samples in self._split(batch))
-        return PackedStep(step=batch.step, updates=updates, stats=_stats(updates))
+        return PackedStep(step=batch.step, updates=updates, stats=_stats(updates, batch.samples))
 
     def _split(self, batch: StepBatch) -> Iterator[Sequence[TrainSample]]:
         """The samples of each update; groups are never cut."""
@@ -56,25 +64,34 @@ class Packer:
         counts = [len(sample.response_ids) for sample in samples]
         token_weights = build_token_weights(self.loss, counts)
         budget = self.max_tokens - self.max_tokens % self.pad_to_multiple
-        layout = plan([num_tokens(sample) for sample in samples], self.dp, budget)
-        return PackedUpdate(
-            micro_batches=tuple(
+        lengths = [padded_length(sample, self.sequence_multiple) for sample in samples]
+        layout = plan(lengths, self.dp, budget, self.micro_batch_multiple)
+        micro_batches = []
+        for rank in layout.micro_batches:
+            pad_to = self._pad_to([sum(lengths[index] for index in indices) for indices in rank])
+            micro_batches.append(
                 tuple(
                     build_micro_batch(
                         [samples[index] for index in indices],
                         token_weights([counts[index] for index in indices]),
-                        self.pad_to_multiple,
+                        pad_to,
+                        self.sequence_multiple,
                     )
                     for indices in rank
                 )
-                for rank in layout.micro_batches
-            ),
-            num_sequences=len(samples),
-            num_response_tokens=sum(counts),
+            )
+        return PackedUpdate(
+            micro_batches=tuple(micro_batches), num_sequences=len(samples), num_response_tokens=sum(counts)
         )
 
+    def _pad_to(self, loads: Sequence[int]) -> int:
+        """The multiple that each of a rank's micro-batches is padded to."""
+        if not self.equal_lengths:
+            return self.pad_to_multiple
+        return -(-max(loads) // self.pad_to_multiple) * self.pad_to_multiple or self.pad_to_multiple
 
-def _stats(updates: Sequence[PackedUpdate]) -> StepStats:
+
+def _stats(updates: Sequence[PackedUpdate], samples: Sequence[TrainSample]) -> StepStats:
     """pack/waste: share of padding among all tokens. pack/num_micro_batches: of one rank, over the step.
 
     pack/imbalance: in every update the ranks wait for the one with the most tokens; the tokens that this costs, as a
@@ -82,7 +99,7 @@ def _stats(updates: Sequence[PackedUpdate]) -> StepStats:
     """
     loads = [[sum(len(mb.input_ids) for mb in rank) for rank in update.micro_batches] for update in updates]
     num_padded = sum(map(sum, loads))
-    num_real = sum(_num_real_tokens(update) for update in updates)
+    num_real = sum(map(num_tokens, samples))
     slowest = sum(max(ranks) for ranks in loads)
     mean = sum(sum(ranks) / len(ranks) for ranks in loads)
     return StepStats(
@@ -96,7 +113,3 @@ def _stats(updates: Sequence[PackedUpdate]) -> StepStats:
             "pack/imbalance": slowest / mean - 1,
         }
     )
-
-
-def _num_real_tokens(update: PackedUpdate) -> int:
-    return sum(int(mb.cu_seqlens[mb.num_sequences]) for rank in update.micro_batches for mb in rank)

@@ -1,8 +1,8 @@
 """Which sequence goes into which micro-batch of which data-parallel rank. Integers only.
 
-`plan(lengths, dp, max_tokens)` promises, for any positive lengths:
+`plan(lengths, dp, max_tokens, multiple)` promises, for any positive lengths:
 1. every sequence is in exactly one micro-batch;
-2. every rank has the same number of micro-batches, as Megatron's schedule needs;
+2. every rank has the same number of micro-batches, a multiple of `multiple`, as Megatron's schedules need;
 3. a micro-batch holds at most `max_tokens` tokens, except that a longer sequence travels alone;
 4. a rank has an empty micro-batch only if each of its other micro-batches holds a single sequence;
 5. the same input gives the same plan, and a rank's micro-batches are ordered from the largest to the smallest, so that
@@ -33,10 +33,11 @@ class Plan:
         return len(self.micro_batches[0])
 
 
-def plan(lengths: Sequence[int], dp: int, max_tokens: int) -> Plan:
+def plan(lengths: Sequence[int], dp: int, max_tokens: int, multiple: int = 1) -> Plan:
     """Pack sequences for one optimizer update; see the module for what holds.
 
     lengths: tokens of each sequence, >= 1. dp: data-parallel ranks. max_tokens: budget of a micro-batch.
+    multiple: of which the number of micro-batches of a rank is one.
     """
     if not lengths:
         raise ValueError("there is no sequence to pack")
@@ -45,7 +46,7 @@ def plan(lengths: Sequence[int], dp: int, max_tokens: int) -> Plan:
     longest_first = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     ranks = _spread(longest_first, lengths, dp)
     tight = [_best_fit(rank, lengths, max_tokens) for rank in ranks]
-    num_bins = max(map(len, tight))
+    num_bins = -(-max(map(len, tight)) // multiple) * multiple
     return Plan(
         micro_batches=tuple(
             _ordered(_even_out(rank, bins, lengths, num_bins, max_tokens), lengths)

@@ -32,21 +32,32 @@ def check(sample: TrainSample) -> None:
         )
 
 
-def build_micro_batch(samples: Sequence[TrainSample], weights: Sequence[float], pad_to_multiple: int) -> MicroBatch:
+def padded_length(sample: TrainSample, sequence_multiple: int) -> int:
+    """Tokens that the sample takes once its end is padded to a multiple of `sequence_multiple`."""
+    return -(-num_tokens(sample) // sequence_multiple) * sequence_multiple
+
+
+def build_micro_batch(
+    samples: Sequence[TrainSample], weights: Sequence[float], pad_to_multiple: int, sequence_multiple: int = 1
+) -> MicroBatch:
     """Pack samples end to end and pad once, with a sequence without weight, to a multiple of `pad_to_multiple` tokens.
 
     weights: of each sample's response tokens. Without samples the result is all padding, so that a rank with nothing
     left to do can still take its part in the schedule.
+    sequence_multiple: each sample is padded at its end to a multiple of it; it divides `pad_to_multiple`.
     """
-    lengths = [num_tokens(sample) for sample in samples]
+    real_lengths = [num_tokens(sample) for sample in samples]
+    lengths = [padded_length(sample, sequence_multiple) for sample in samples]
     num_padding = -sum(lengths) % pad_to_multiple if samples else pad_to_multiple
-    ids, logprobs = _flatten(samples, num_padding)  # [T], [T]
+    ends = [padded - real for padded, real in zip(lengths, real_lengths, strict=True)]
+    ids, logprobs = _flatten(samples, ends, num_padding)  # [T], [T]
     if num_padding:
         lengths.append(num_padding)
     segments = _Segments(lengths)
     prompt_lengths = segments.padded([len(sample.prompt_ids) for sample in samples], torch.int64, num_padding)
+    whole_lengths = segments.padded(real_lengths, torch.int64, num_padding)
     positions = segments.positions
-    loss_mask = (positions >= segments.spread(prompt_lengths) - 1) & (positions < segments.spread(segments.lengths) - 1)
+    loss_mask = (positions >= segments.spread(prompt_lengths) - 1) & (positions < segments.spread(whole_lengths) - 1)
 
     def on_responses(values: Sequence[float]) -> Tensor:
         per_token = segments.spread(segments.padded(values, torch.float32, 0.0))
@@ -93,19 +104,21 @@ class _Segments:
         return labels
 
 
-def _flatten(samples: Sequence[TrainSample], num_padding: int) -> tuple[Tensor, Tensor]:
+def _flatten(samples: Sequence[TrainSample], ends: Sequence[int], num_padding: int) -> tuple[Tensor, Tensor]:
     """Token ids [T] int64, and the engine's log-prob of the token after each [T] float32, 0 where there is none.
 
+    ends: tokens of padding at the end of each sample.
     Through arrays, which take a Python list several times faster than torch.tensor does.
     """
     ids: list[int] = []
     logprobs: list[float] = []
-    for sample in samples:
+    for sample, end in zip(samples, ends, strict=True):
         ids.extend(sample.prompt_ids)
         ids.extend(sample.response_ids)
+        ids.extend(repeat(0, end))
         logprobs.extend(repeat(0.0, len(sample.prompt_ids) - 1))
         logprobs.extend(sample.behaviour_logprobs)
-        logprobs.append(0.0)
+        logprobs.extend(repeat(0.0, end + 1))
     ids.extend(repeat(0, num_padding))
     logprobs.extend(repeat(0.0, num_padding))
     return (

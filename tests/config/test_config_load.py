@@ -94,6 +94,12 @@ def test_daa_composes_with_any_algorithm():
         ("++train.steps=1", "no option 'train.steps'; did you mean 'train.steps'"),
         ("~algo", "form key=value"),
         ("rollout.max_tokens=1,2", "rollout.max_tokens"),
+        ("learner.megatron.transformer=full", "is a section, not a value"),
+        ("learner.megatron.transformers.x=1", "did you mean 'learner.megatron.transformer'"),
+        ("learner.megatron.transformer.a.b=1", "no option 'learner.megatron.transformer.a.b'"),
+        ("learner.megatron.transformer.a={b: 1}", "learner.megatron.transformer.a must be a single value or a list"),
+        ("parallel.vpp=2", "parallel.vpp=2 needs parallel.pp > 1"),
+        ("parallel.first_stage_layers=2", "parallel.first_stage_layers=2 needs parallel.pp > 1"),
     ],
 )
 def test_a_wrong_override_is_refused_and_says_why(override, says):
@@ -106,6 +112,15 @@ def test_numbers_in_every_spelling(text, value, tmp_path):
     config = load([f"optim.lr={text}"])
     assert config.optim.lr == value and isinstance(config.optim.lr, float)
     assert parse_yaml(dump(config)).optim.lr == value
+
+
+def test_fields_of_megatron_come_through_with_their_types():
+    prefix = "learner.megatron.transformer."
+    config = load([f"{prefix}recompute_granularity=full", f"{prefix}recompute_modules=[core_attn, mlp]", f"{prefix}x=1"])
+    fields = config.learner.megatron.transformer
+    assert fields == {"recompute_granularity": "full", "recompute_modules": ["core_attn", "mlp"], "x": 1}
+    assert parse_yaml(dump(config)) == config
+    assert load([]).learner.megatron.transformer == {}
 
 
 def test_underscores_in_whole_numbers_are_grouping():

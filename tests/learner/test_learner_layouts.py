@@ -8,18 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
-from typing import Any
 
 import fixtures_hf
 import pytest
 import torch
 from learner_ranks import LAYOUTS, NUM_STEPS, SAVED_STEP, Scenario, packed_step, run_scenarios
+from learner_seen import TOLERANCE, Seen, assert_close, assert_replicated, assert_tied
 
 from da3po.config.schema import LossConfig, OptimConfig
 
 pytestmark = pytest.mark.distributed
 
-TOLERANCE = 1e-5
 OPTIM = OptimConfig(lr=1e-4, warmup_steps=2, clip_grad=1.0)
 LONG = ((20, 300), (2, 3), (8, 4), (1, 2))
 """A sequence that reaches positions above the original length of Llama 3's rope scaling."""
@@ -38,7 +37,7 @@ def _scenarios(root: Path) -> list[Scenario]:
             parallel=LAYOUTS[name],
             out=str(root / f"tied-{name}"),
             optim=OPTIM,
-            receives=name in ("tp2", "pp2", "dp2"),
+            receives=name in ("tp2", "pp2", "dp2", "vpp"),
         )
         for name in layouts
     ]
@@ -49,7 +48,7 @@ def _scenarios(root: Path) -> list[Scenario]:
             parallel=LAYOUTS["single"],
             out=str(root / "tied-single"),
             optim=OPTIM,
-            resume_from=("tied-dp2", "tied-tp2pp2"),
+            resume_from=("tied-dp2", "tied-tp2pp2", "tied-cp2", "tied-vpp"),
         )
     )
     gspo = LossConfig(ratio="sequence", clip_low=3e-4, clip_high=4e-4, aggregation="sequence_mean")
@@ -63,7 +62,7 @@ def _scenarios(root: Path) -> list[Scenario]:
             optim=OPTIM,
             loss=gspo,
         )
-        for name in ("tp2sp", "pp2", "single")
+        for name in ("tp2sp", "pp2", "cp2", "single")
     ]
     scenarios += [
         Scenario(
@@ -79,30 +78,6 @@ def _scenarios(root: Path) -> list[Scenario]:
     return scenarios
 
 
-class Seen:
-    """What the ranks of a scenario left."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.out = Path(scenario.out)
-        paths = [self.out / f"rank{rank}.pt" for rank in range(scenario.parallel.num_ranks)]
-        self.ranks: list[dict[str, Any]] = [torch.load(path, weights_only=False) for path in paths]
-
-    def whole(self, what: str) -> dict[str, torch.Tensor]:
-        """The tensors of all pipeline stages."""
-        return {name: tensor for rank in self.ranks for name, tensor in rank[what].items()}
-
-    @property
-    def metrics(self) -> list[dict[str, float]]:
-        return self.ranks[0]["metrics"]
-
-    def logprobs(self, what: str = "logprobs") -> list[torch.Tensor]:
-        """Of data-parallel index 0's micro-batches; on the last stage alone."""
-        return self.ranks[self.scenario.parallel.num_ranks - self.scenario.parallel.tp * self.scenario.parallel.dp][
-            what
-        ]
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
     scenarios = _scenarios(tmp_path_factory.mktemp("learner"))
@@ -110,19 +85,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
     return {scenario.name: Seen(scenario) for scenario in scenarios}
 
 
-PARALLEL = [f"tied-{name}" for name in LAYOUTS if name != "single"] + ["untied-tp2sp", "untied-pp2"]
+PARALLEL = [f"tied-{name}" for name in LAYOUTS if name != "single"] + ["untied-tp2sp", "untied-pp2", "untied-cp2"]
 
 
 def single(name: str) -> str:
     return name.split("-")[0] + "-single"
-
-
-def assert_close(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    """Every tensor within TOLERANCE of its largest value."""
-    assert got.keys() == expected.keys()
-    for name, value in expected.items():
-        error = (got[name] - value).abs().max() / value.abs().max()
-        assert error <= TOLERANCE, f"{name}: {error:.2e}"
 
 
 @pytest.mark.parametrize("name", PARALLEL)
@@ -161,22 +128,15 @@ def test_warm_up_counts_training_steps_not_updates(seen: dict[str, Seen]) -> Non
     assert [metrics["actor/lr"] for metrics in seen["tied-single"].metrics] == [5e-5, 1e-4, 1e-4]
 
 
-@pytest.mark.parametrize("name", ["tied-pp2", "tied-tp2pp2"])
+@pytest.mark.parametrize("name", ["tied-pp2", "tied-tp2pp2", "tied-vpp"])
 def test_tied_embedding_and_head_stay_equal_bit_for_bit(seen: dict[str, Seen], name: str) -> None:
     """P05."""
-    tp = seen[name].scenario.parallel.tp
-    for rank in range(tp):
-        embedding = seen[name].ranks[rank]["own"]["embedding.word_embeddings.weight"]
-        head = seen[name].ranks[rank + tp]["own"]["output_layer.weight"]
-        assert torch.equal(embedding, head)
+    assert_tied(seen[name])
 
 
 @pytest.mark.parametrize("name", ["tied-tp2", "tied-tp2sp", "tied-tp2pp2"])
 def test_norm_weights_stay_equal_across_tensor_parallel_ranks(seen: dict[str, Seen], name: str) -> None:
-    first, second = seen[name].ranks[0]["own"], seen[name].ranks[1]["own"]
-    norms = [key for key in first if "norm" in key]
-    assert len(norms) >= 8
-    assert all(torch.equal(first[key], second[key]) for key in norms)
+    assert_replicated(seen[name])
 
 
 def hf_logprobs(model_dir: Path, scenario: Scenario, temperature: float) -> list[torch.Tensor]:
@@ -211,7 +171,9 @@ def test_two_forward_passes_are_equal_bit_for_bit(seen: dict[str, Seen]) -> None
         assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("name", ["tied-tp2pp2", "tied-dp2", "untied-pp2", "llama-tp2", "qwen2-tp2"])
+@pytest.mark.parametrize(
+    "name", ["tied-tp2pp2", "tied-dp2", "tied-vpp", "tied-uneven", "untied-pp2", "llama-tp2", "qwen2-tp2"]
+)
 def test_export_gives_transformers_the_trained_model(seen: dict[str, Seen], name: str) -> None:
     """H03: in transformers the export has the learner's log-probs after training."""
     scenario = seen[name].scenario
@@ -220,7 +182,7 @@ def test_export_gives_transformers_the_trained_model(seen: dict[str, Seen], name
         torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["tied-tp2pp2", "untied-pp2", "llama-tp2"])
+@pytest.mark.parametrize("name", ["tied-tp2pp2", "tied-vpp", "untied-pp2", "llama-tp2"])
 def test_export_has_the_tensors_of_the_source(seen: dict[str, Seen], name: str) -> None:
     """H03, H06, H09: same names, shapes and number formats, and every other file byte for byte."""
     from da3po.models.safetensors_io import CheckpointReader
@@ -244,7 +206,7 @@ def test_resume_on_the_same_layout_is_exact(seen: dict[str, Seen], name: str) ->
         assert all(torch.equal(resumed["weights"][key], value) for key, value in rank["weights"].items())
 
 
-@pytest.mark.parametrize("saved_by", ["tied-dp2", "tied-tp2pp2"])
+@pytest.mark.parametrize("saved_by", ["tied-dp2", "tied-tp2pp2", "tied-cp2", "tied-vpp"])
 def test_resume_on_another_layout_goes_on_the_same_way(seen: dict[str, Seen], saved_by: str) -> None:
     run = seen["tied-single"].ranks[0]
     assert_close(run["resumed"][saved_by]["weights"], run["weights"])
@@ -252,7 +214,9 @@ def test_resume_on_another_layout_goes_on_the_same_way(seen: dict[str, Seen], sa
     assert loss == pytest.approx(run["metrics"][NUM_STEPS - 1]["loss/policy"], rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["tied-single", "tied-tp2", "tied-pp2", "tied-dp2", "untied-tp2sp"])
+@pytest.mark.parametrize(
+    "name", ["tied-single", "tied-tp2", "tied-pp2", "tied-dp2", "tied-cp2", "tied-vpp", "untied-tp2sp"]
+)
 def test_non_finite_gradients_are_skipped_and_then_end_the_run(seen: dict[str, Seen], name: str) -> None:
     """A11: on every rank alike, the weights untouched."""
     for rank in seen[name].ranks:
@@ -263,7 +227,7 @@ def test_non_finite_gradients_are_skipped_and_then_end_the_run(seen: dict[str, S
         assert "optim.max_skipped=3" in skipped["error"]
 
 
-@pytest.mark.parametrize("name", ["tied-tp2", "tied-pp2", "tied-dp2"])
+@pytest.mark.parametrize("name", ["tied-tp2", "tied-pp2", "tied-dp2", "tied-vpp"])
 def test_published_weights_arrive_whole(seen: dict[str, Seen], name: str) -> None:
     """W08, H06: every stage sends its own layers under their own numbers, and ranks that only gather do not block."""
     run = seen[name]

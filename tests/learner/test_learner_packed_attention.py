@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from da3po.learner.packed_attention import packed_attention, plan_attention, rotary_tables, rotate
+from da3po.learner.packed_attention import (
+    packed_attention,
+    plan_attention,
+    plan_context_attention,
+    rotary_tables,
+    rotate,
+)
+from da3po.pack.context import local_tokens
 
 
 def cumulative(lengths: list[int]) -> Tensor:
@@ -47,11 +54,34 @@ def test_equals_attention_one_sequence_at_a_time(lengths: list[int], kv_heads: i
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("chunks", [[1], [3, 1, 1, 2], [1, 40, 3, 2, 39]])
+def test_context_parallel_ranks_together_equal_the_whole(chunks: list[int], size: int) -> None:
+    lengths = [2 * size * chunk for chunk in chunks]
+    bounds = cumulative(lengths)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value, cotangent = (
+        torch.randn(sum(lengths), heads, 8, generator=generator, dtype=torch.float64, requires_grad=True)
+        for heads in (4, 2, 2, 4)
+    )
+    got = torch.empty_like(query)
+    for rank in range(size):
+        own = local_tokens(bounds, size, rank)
+        got[own] = packed_attention(query[own], key, value, plan_context_attention(bounds, size, rank), scale=0.3)
+    expected = reference(query, key, value, lengths, scale=0.3)
+    torch.testing.assert_close(got, expected)
+    inputs = (query, key, value)
+    for mine, theirs in zip(
+        torch.autograd.grad(got, inputs, cotangent), torch.autograd.grad(expected, inputs, cotangent), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_many_short_sequences_take_few_calls_and_little_padding() -> None:
     lengths = [1 + i % 30 for i in range(900)] + [500]
     plan = plan_attention(cumulative(lengths))
     assert len(plan.batches) <= 10
-    assert sum(batch.take.numel() for batch in plan.batches) <= 1.3 * sum(lengths)
+    assert sum(batch.queries.numel() for batch in plan.batches) <= 1.3 * sum(lengths)
 
 
 def test_every_token_has_one_place() -> None:

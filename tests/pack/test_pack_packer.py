@@ -212,3 +212,18 @@ def test_samples_that_cannot_be_trained_on_are_refused(change: dict[str, tuple[f
     bad = dataclasses.replace(train_sample(), **change)
     with pytest.raises(ValueError, match=message):
         Packer(loss=DAPO, dp=1, max_tokens=16)(step_batch([train_sample(), bad]))
+
+
+def test_equal_lengths_pad_a_rank_to_its_longest_micro_batch() -> None:
+    samples = random_samples(9)
+    packer = Packer(loss=DAPO, dp=2, max_tokens=24, pad_to_multiple=2, micro_batch_multiple=2, equal_lengths=True)
+    step = packer(step_batch(samples))
+    for rank in step.updates[0].micro_batches:
+        assert len(rank) % 2 == 0
+        assert len({len(batch.input_ids) for batch in rank}) == 1
+    assert step.stats.values["pack/num_tokens"] == sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
+
+
+def test_multiples_that_do_not_fit_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="4 does not divide 6"):
+        Packer(loss=DAPO, dp=1, max_tokens=64, pad_to_multiple=6, sequence_multiple=4)

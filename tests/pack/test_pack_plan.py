@@ -91,3 +91,16 @@ def test_a_step_of_the_paper_is_balanced_and_full() -> None:
     of_ranks = [sum(rank) for rank in loads(result, lengths)]
     assert max(of_ranks) / (sum(of_ranks) / 8) - 1 < 0.02
     assert sum(lengths) / (8 * result.num_micro_batches * 16384) > 0.98
+
+
+@given(
+    lengths=st.lists(st.integers(1, 120), min_size=1, max_size=40),
+    dp=st.integers(1, 3),
+    multiple=st.integers(1, 4),
+)
+def test_micro_batches_come_in_whole_rounds(lengths: Lengths, dp: int, multiple: int) -> None:
+    result = plan(lengths, dp, 150, multiple)
+    assert result.num_micro_batches % multiple == 0
+    assert result.num_micro_batches - plan(lengths, dp, 150).num_micro_batches < multiple
+    bins = [bin_ for rank in result.micro_batches for bin_ in rank]
+    assert sorted(index for bin_ in bins for index in bin_) == list(range(len(lengths)))

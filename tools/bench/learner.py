@@ -121,7 +121,7 @@ def measure(args: argparse.Namespace, model_dir: Path) -> dict[str, float | str]
     start = time.perf_counter()
     metrics = [rank.step(number + 1, updates) for number in range(args.steps)]
     seconds = (time.perf_counter() - start) / args.steps
-    num_parameters = sum(parameter.numel() for parameter in rank.trainer.model.parameters())
+    num_parameters = sum(parameter.numel() for model in rank.trainer.models for parameter in model.parameters())
     rank.close()
     num_tokens = step.stats.values["pack/num_tokens"]
     return {

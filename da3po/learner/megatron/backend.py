@@ -11,9 +11,10 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch import Tensor
 
 from da3po.learner.megatron.attention import PackedAttention, PackedSequences
+from da3po.learner.megatron.context import Context
 from da3po.learner.megatron.norm import RMSNorm
 from da3po.learner.megatron.versions import FUSED_NORM_NAMES, local_block_spec, transformer_engine_spec
-from da3po.learner.packed_attention import plan_attention, rotary_tables
+from da3po.learner.packed_attention import rotary_tables
 from da3po.types import MicroBatch
 
 
@@ -27,7 +28,9 @@ class Backend(Protocol):
     rotary: str
     transformer_fields: dict[str, Any]
 
-    def block_spec(self, config: TransformerConfig, qk_norm: bool) -> TransformerBlockSubmodules | ModuleSpec: ...
+    def block_spec(
+        self, config: TransformerConfig, qk_norm: bool, vp_stage: int | None
+    ) -> TransformerBlockSubmodules | ModuleSpec: ...
 
     def pack(self, batch: MicroBatch, inv_freq: Tensor, dtype: torch.dtype) -> PackedSeqParams:
         """Megatron's description of a micro-batch on this device. inv_freq: [D/2], of the rotary embedding."""
@@ -43,7 +46,8 @@ class CpuBackend:
 
     rotary = "none"  # PackedAttention does it, from tables worked out once for all layers
 
-    def __init__(self) -> None:
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self.device = torch.device("cpu")
         self.transformer_fields = {
             "use_cpu_initialization": True,
@@ -54,12 +58,13 @@ class CpuBackend:
             "persist_layer_norm": False,
         }
 
-    def block_spec(self, config: TransformerConfig, qk_norm: bool) -> TransformerBlockSubmodules:
-        return local_block_spec(config, RMSNorm, PackedAttention, qk_norm)
+    def block_spec(self, config: TransformerConfig, qk_norm: bool, vp_stage: int | None) -> TransformerBlockSubmodules:
+        return local_block_spec(config, RMSNorm, PackedAttention, qk_norm, vp_stage)
 
     def pack(self, batch: MicroBatch, inv_freq: Tensor, dtype: torch.dtype) -> PackedSequences:
         cos, sin = rotary_tables(inv_freq, batch.position_ids, dtype)
-        return PackedSequences(**_thd(batch), cos=cos, sin=sin, plan=plan_attention(batch.cu_seqlens))
+        plan, gather = self._context.attention(batch.cu_seqlens)
+        return PackedSequences(**_thd(batch), cos=cos, sin=sin, plan=plan, gather=gather)
 
     def parameter_name(self, table_name: str) -> str:
         return table_name
@@ -80,7 +85,7 @@ class CudaBackend:
             "persist_layer_norm": True,
         }
 
-    def block_spec(self, config: TransformerConfig, qk_norm: bool) -> ModuleSpec:
+    def block_spec(self, config: TransformerConfig, qk_norm: bool, vp_stage: int | None) -> ModuleSpec:
         return transformer_engine_spec(qk_norm)
 
     def pack(self, batch: MicroBatch, inv_freq: Tensor, dtype: torch.dtype) -> PackedSeqParams:
@@ -92,8 +97,8 @@ class CudaBackend:
         return table_name
 
 
-def build_backend(device: str) -> Backend:
-    return CpuBackend() if device == "cpu" else CudaBackend()
+def build_backend(device: str, context: Context) -> Backend:
+    return CpuBackend(context) if device == "cpu" else CudaBackend()
 
 
 def _thd(batch: MicroBatch) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedObject
-from megatron.core.distributed import DistributedDataParallel
 
+from da3po.learner.megatron.model import PolicyModel
 from da3po.learner.megatron.optimizer import Optimizer
 from da3po.learner.megatron.versions import SHARDING
 
@@ -18,12 +19,12 @@ FORMAT = 1
 """Goes up when what is saved changes in a way that older code cannot read."""
 
 
-def save(path: Path, ddp: DistributedDataParallel, optimizer: Optimizer) -> None:
+def save(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
     """Write weights, optimizer and random-number state to `path`, an existing empty directory; all ranks together."""
-    dist_checkpointing.save(_state(ddp, optimizer, is_loading=False), str(path), content_metadata=SHARDING)
+    dist_checkpointing.save(_state(models, optimizer, is_loading=False), str(path), content_metadata=SHARDING)
 
 
-def load(path: Path, ddp: DistributedDataParallel, optimizer: Optimizer) -> None:
+def load(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
     """Take over what `save` wrote, on this layout or another; all ranks together.
 
     Random-number state belongs to a layout: it is restored on the same one, and left alone on another.
@@ -32,20 +33,22 @@ def load(path: Path, ddp: DistributedDataParallel, optimizer: Optimizer) -> None
     common = dist_checkpointing.load_common_state_dict(str(path))
     if common.get("format") != FORMAT:
         raise ValueError(f"{path}: checkpoint format {common.get('format')}, this version reads {FORMAT}")
-    wanted = _state(ddp, optimizer, is_loading=True)
+    wanted = _state(models, optimizer, is_loading=True)
     if common["layout"] != wanted["layout"]:
         del wanted["rng"]
     state = dist_checkpointing.load(wanted, str(path))
-    ddp.module.load_state_dict(state["model"])
+    for number, model in enumerate(models):
+        model.load_state_dict(state["model"][str(number)])
     optimizer.inner.load_state_dict(state["optimizer"])
     optimizer.num_skipped_in_a_row = state["num_skipped_in_a_row"]
     if "rng" in state:
         _set_random_state(state["rng"])
 
 
-def _state(ddp: DistributedDataParallel, optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
+def _state(models: Sequence[PolicyModel], optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
     metadata = SHARDING | {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
-    model = ddp.module.sharded_state_dict(metadata=metadata)
+    # What is on disk is named by layer of the whole model: which stage a tensor was in leaves no trace.
+    model = {str(number): model.sharded_state_dict(metadata=metadata) for number, model in enumerate(models)}
     return {
         "format": FORMAT,
         "layout": _layout(),
@@ -58,6 +61,7 @@ def _state(ddp: DistributedDataParallel, optimizer: Optimizer, is_loading: bool)
 
 def _layout() -> dict[str, int]:
     return {
+        "cp": parallel_state.get_context_parallel_world_size(),
         "tp": parallel_state.get_tensor_model_parallel_world_size(),
         "pp": parallel_state.get_pipeline_model_parallel_world_size(),
         "dp": parallel_state.get_data_parallel_world_size(),

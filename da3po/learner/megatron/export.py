@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,24 +19,29 @@ from da3po.models.safetensors_io import plan_files, write_file, write_index
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
 
 
-def export_hf(model: PolicyModel, position: Position, source: Path, target: Path) -> None:
+def export_hf(models: Sequence[PolicyModel], position: Position, source: Path, target: Path) -> None:
     """Write `target`, in the dtype that `source` has; all ranks together.
 
     Everything of `source` that is not weights (config.json, tokenizer, chat template, generation_config, ...) is copied
-    byte for byte. Each pipeline stage writes its own files, one tensor in memory at a time. The index, or the single
+    byte for byte. Each pipeline rank writes its own files, one tensor in memory at a time. The index, or the single
     file's name, is the same for every layout's readers.
     """
-    dtype: torch.dtype = getattr(torch, model.spec.dtype)
-    stages = plan_files([hf_shapes(model.spec, stage) for stage in _all_stages(model)], dtype)
-    stream = hf_stream(model)
+    spec = models[0].spec
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    of_ranks = [
+        {name: shape for stage in stages for name, shape in hf_shapes(spec, stage).items()}
+        for stages in _all_stages(models)
+    ]
+    files = plan_files(of_ranks, dtype)
+    stream = hf_stream(models)
     if position.sends_weights:
         target.mkdir(parents=True, exist_ok=True)
-        for plan in stages[position.pp]:
+        for plan in files[position.pp]:
             write_file(target, plan, dtype, stream)
     drain(stream)
     if dist.get_rank() == 0:
         copy_companions(source, target)
-        write_index(target, stages, dtype)
+        write_index(target, files, dtype)
     dist.barrier()
 
 
@@ -47,9 +53,9 @@ def copy_companions(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def _all_stages(model: PolicyModel) -> list[Stage]:
-    """The stage of every pipeline rank, in order."""
+def _all_stages(models: Sequence[PolicyModel]) -> list[list[Stage]]:
+    """The stages of every pipeline rank, in order."""
     group = parallel_state.get_pipeline_model_parallel_group()
-    stages: list[Stage | None] = [None] * group.size()
-    dist.all_gather_object(stages, model.stage(), group=group)
-    return [stage for stage in stages if stage is not None]
+    stages: list[list[Stage]] = [[] for _ in range(group.size())]
+    dist.all_gather_object(stages, [model.stage() for model in models], group=group)
+    return stages

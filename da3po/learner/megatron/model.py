@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from da3po.config.schema import LearnerConfig, ParallelConfig
+from da3po.learner.megatron import precision
 from da3po.learner.megatron.backend import Backend
 from da3po.learner.megatron.logprobs import VocabShard, token_logprobs
 from da3po.learner.megatron.versions import known_fields
@@ -21,23 +22,26 @@ from da3po.models.families import Stage
 from da3po.models.hf_config import Llama3Scaling, ModelSpec
 from da3po.models.layouts import padded_vocab_size
 
-PARAMETER_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
 
 class PolicyModel(GPTModel):
-    """One pipeline stage. The last stage returns hidden states, and `logprobs` goes from there to log-probabilities."""
+    """One pipeline stage, or one virtual stage of a rank that has several.
 
-    def __init__(self, spec: ModelSpec, config: TransformerConfig, backend: Backend) -> None:
+    The last stage returns hidden states, and `logprobs` goes from there to log-probabilities.
+    """
+
+    def __init__(self, spec: ModelSpec, config: TransformerConfig, backend: Backend, vp_stage: int | None) -> None:
+        """vp_stage: which of this rank's virtual stages; None if it has one stage."""
         super().__init__(
             config=config,
-            transformer_layer_spec=backend.block_spec(config, spec.qk_norm),
+            transformer_layer_spec=backend.block_spec(config, spec.qk_norm, vp_stage),
             vocab_size=padded_vocab_size(spec.vocab_size, config.tensor_model_parallel_size),
             max_sequence_length=spec.max_positions,
-            pre_process=parallel_state.is_pipeline_first_stage(),
-            post_process=parallel_state.is_pipeline_last_stage(),
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
             share_embeddings_and_output_weights=spec.tied,
             position_embedding_type=backend.rotary,
             rotary_base=spec.rope_theta,
+            vp_stage=vp_stage,
         )
         self.spec = spec
         self.backend = backend
@@ -84,39 +88,51 @@ class PolicyModel(GPTModel):
 def transformer_config(
     spec: ModelSpec, parallel: ParallelConfig, learner: LearnerConfig, backend: Backend
 ) -> TransformerConfig:
-    """Megatron's own description of the model. Fields without a say in the arithmetic come from the backend."""
-    dtype = PARAMETER_DTYPES[learner.precision]
-    return TransformerConfig(
-        num_layers=spec.num_layers,
-        hidden_size=spec.hidden_size,
-        ffn_hidden_size=spec.ffn_hidden_size,
-        num_attention_heads=spec.num_heads,
-        num_query_groups=spec.num_kv_heads,
-        kv_channels=spec.head_dim,
-        normalization="RMSNorm",
-        layernorm_epsilon=spec.norm_eps,
-        qk_layernorm=spec.qk_norm,
-        add_bias_linear=False,
-        add_qkv_bias=spec.qkv_bias,
-        gated_linear_unit=True,
-        activation_func=silu,
-        # Megatron's defaults are 0.1, and a policy with dropout does not know its own log-probs.
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        # Every parameter is read from the checkpoint.
-        perform_initialization=False,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=dtype is torch.bfloat16,
-        tensor_model_parallel_size=parallel.tp,
-        pipeline_model_parallel_size=parallel.pp,
-        sequence_parallel=parallel.sequence_parallel,
-        # Packed micro-batches differ in length, and pipeline stages have to tell each other.
-        variable_seq_lengths=parallel.pp > 1,
-        # For experts, which there are none of; the default is refused together with the line above.
-        moe_token_dispatcher_type="alltoall",
+    """Megatron's own description of the model; `learner.megatron.transformer` may change what is no one else's."""
+    defaults = {
+        # Megatron's are 0.1, and a policy with dropout does not know its own log-probs.
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        # For experts, which there are none of; the default is refused together with variable lengths.
+        "moe_token_dispatcher_type": "alltoall",
         **known_fields(TransformerConfig, backend.transformer_fields),
-    )
+    }
+    chosen = defaults | learner.megatron.transformer
+    return TransformerConfig(**owned_transformer_fields(spec, parallel, learner), **chosen)
+
+
+def owned_transformer_fields(spec: ModelSpec, parallel: ParallelConfig, learner: LearnerConfig) -> dict[str, Any]:
+    """What model, layout and precision decide. Every name is in `da3po.learner.megatron.fields.OWNED`."""
+    return {
+        "num_layers": spec.num_layers,
+        "hidden_size": spec.hidden_size,
+        "ffn_hidden_size": spec.ffn_hidden_size,
+        "num_attention_heads": spec.num_heads,
+        "num_query_groups": spec.num_kv_heads,
+        "kv_channels": spec.head_dim,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": spec.norm_eps,
+        "qk_layernorm": spec.qk_norm,
+        "add_bias_linear": False,
+        "add_qkv_bias": spec.qkv_bias,
+        "gated_linear_unit": True,
+        "activation_func": silu,
+        # Every parameter is read from the checkpoint.
+        "perform_initialization": False,
+        **precision.transformer_fields(learner.precision),
+        "tensor_model_parallel_size": parallel.tp,
+        "context_parallel_size": parallel.cp,
+        "pipeline_model_parallel_size": parallel.pp,
+        "virtual_pipeline_model_parallel_size": parallel.vpp if parallel.vpp > 1 else None,
+        "num_layers_in_first_pipeline_stage": parallel.first_stage_layers,
+        "num_layers_in_last_pipeline_stage": parallel.last_stage_layers,
+        "sequence_parallel": parallel.sequence_parallel,
+        # Packed micro-batches differ in length, and pipeline stages have to tell each other. With virtual stages they
+        # are of one length, and both directions have channels of their own.
+        "variable_seq_lengths": parallel.pp > 1 and parallel.vpp == 1,
+        "overlap_p2p_comm": parallel.vpp > 1,
+        "batch_p2p_comm": parallel.vpp == 1,
+    }
 
 
 def inverse_frequencies(spec: ModelSpec) -> Tensor:

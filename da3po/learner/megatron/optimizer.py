@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from megatron.core.distributed import DistributedDataParallel
 
@@ -29,8 +31,16 @@ class Optimizer:
     num_skipped_in_a_row: updates skipped since the last one that was not.
     """
 
-    def __init__(self, ddp: DistributedDataParallel, config: OptimConfig, bf16: bool, gloo_groups: bool) -> None:
-        self._ddp = ddp
+    def __init__(
+        self,
+        ddps: Sequence[DistributedDataParallel],
+        config: OptimConfig,
+        bf16: bool,
+        gloo_groups: bool,
+        fields: Mapping[str, Any],
+    ) -> None:
+        """ddps: of this rank's stages. fields: more of Megatron's OptimizerConfig."""
+        self._ddps = list(ddps)
         self._max_skipped = config.max_skipped
         self.inner = get_megatron_optimizer(
             OptimizerConfig(
@@ -44,14 +54,16 @@ class Optimizer:
                 clip_grad=config.clip_grad,
                 bf16=bf16,
                 use_distributed_optimizer=True,
+                **fields,
             ),
-            [ddp],
+            self._ddps,
             use_gloo_process_groups=gloo_groups,
         )
         self.num_skipped_in_a_row = 0
 
     def zero_grad(self) -> None:
-        self._ddp.zero_grad_buffer()
+        for ddp in self._ddps:
+            ddp.zero_grad_buffer()
         self.inner.zero_grad()
 
     def step(self, lr: float, loss: float) -> UpdateResult:

@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from torch import Tensor
 
 from da3po.algo.losses import MAXIMA, SUMS, LossTerms, build_loss, finish_metrics
 from da3po.learner.megatron import checkpoint, process_groups
 from da3po.learner.megatron.backend import build_backend
+from da3po.learner.megatron.context import build_context
 from da3po.learner.megatron.export import export_hf
-from da3po.learner.megatron.model import PolicyModel, transformer_config
 from da3po.learner.megatron.optimizer import Optimizer, UpdateResult
+from da3po.learner.megatron.stages import build_stages
 from da3po.learner.megatron.update import Passes
-from da3po.learner.megatron.versions import finalize_gradients
-from da3po.learner.megatron.weights import drain, hf_stream, load_hf
+from da3po.learner.megatron.weights import drain, hf_stream
 from da3po.learner.schedule import learning_rate
 from da3po.learner.spec import LearnerSpec
-from da3po.models.hf_config import read_model_spec
 from da3po.runtime.platform import Platform
 from da3po.sync.channel import ChannelPlan, SourceChannel, host_store, join_store
 from da3po.sync.send import send_weights
@@ -46,15 +44,19 @@ class Trainer:
             rendezvous.rank, rendezvous.world_size, rendezvous.address, rendezvous.port, platform.backend
         )
         self.position = process_groups.split(spec.parallel, spec.seed)
-        self.model, self.ddp = _build_model(spec, platform)
+        self._context = build_context()
+        backend = build_backend(platform.device, self._context)
+        self._device = backend.device
+        self.models, self.ddps = build_stages(spec, backend)
         self.optimizer = Optimizer(
-            self.ddp,
+            self.ddps,
             spec.optim,
-            bf16=spec.learner.precision == "bf16",
+            bf16=spec.learner.precision != "fp32",
             gloo_groups=platform.backend == "gloo",
+            fields=spec.learner.megatron.optimizer,
         )
-        self._passes = Passes(self.ddp, self.model, spec.temperature, spec.parallel.dp)
-        self._loss = build_loss(spec.loss)
+        self._passes = Passes(self.ddps, self.models, spec.temperature, spec.parallel.dp)
+        self._loss = build_loss(spec.loss, self._context.reduce)
         self._store: dist.Store | None = None
         self._channel: SourceChannel | None = None
 
@@ -68,7 +70,7 @@ class Trainer:
         Returns the step's metrics, the same on every rank. Errors: TooManySkipped.
         """
         lr = learning_rate(step_number, self.spec.optim, self.spec.train_steps)
-        updates = [[_on_device(batch, self.model.backend.device) for batch in batches] for batches in updates]
+        updates = [self._own(batches) for batches in updates]
         seconds = _Seconds("old_logprobs", "forward_backward", "optimizer")
         with seconds.of("old_logprobs"):
             old_logprobs = self._old_logprobs(updates)
@@ -84,7 +86,7 @@ class Trainer:
         return self._metrics(terms) | _update_metrics(results, lr) | self._time_metrics(seconds)
 
     def logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
-        return self._passes.logprobs([_on_device(batch, self.model.backend.device) for batch in batches])
+        return self._passes.logprobs(self._own(batches))
 
     def open_channel(self, num_receivers: int, host: str) -> str:
         """Host the channel's store on rank 0, tell every rank its address, and open this stage's end of it."""
@@ -101,7 +103,7 @@ class Trainer:
         return address[0]
 
     def publish(self, version: int) -> tuple[BucketSum, ...]:
-        stream = hf_stream(self.model)
+        stream = hf_stream(self.models)
         if not self.position.sends_weights:
             drain(stream)
             return ()
@@ -110,18 +112,22 @@ class Trainer:
         return send_weights(self._channel, version, stream, int(self.spec.sync.bucket_mb * (1 << 20)))
 
     def save(self, path: Path) -> None:
-        checkpoint.save(path, self.ddp, self.optimizer)
+        checkpoint.save(path, self.models, self.optimizer)
 
     def load(self, path: Path) -> None:
-        checkpoint.load(path, self.ddp, self.optimizer)
+        checkpoint.load(path, self.models, self.optimizer)
 
     def export(self, path: Path) -> None:
-        export_hf(self.model, self.position, Path(self.spec.model_path), path)
+        export_hf(self.models, self.position, Path(self.spec.model_path), path)
 
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
         process_groups.leave()
+
+    def _own(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """This rank's part of micro-batches, on its device."""
+        return [_on_device(self._context.shard(batch), self._device) for batch in batches]
 
     def _old_logprobs(self, updates: Sequence[Sequence[MicroBatch]]) -> list[Sequence[Tensor | None]]:
         """Of each micro-batch of each update; None where the forward pass of the update gives them, and before the last
@@ -134,7 +140,7 @@ class Trainer:
 
     def _whole_loss(self, terms: Sequence[LossTerms]) -> float:
         """The update's loss over all micro-batches and data-parallel ranks, on every rank."""
-        loss = torch.zeros((), dtype=torch.float64, device=self.model.backend.device)
+        loss = torch.zeros((), dtype=torch.float64, device=self._device)
         for term in terms:
             loss += term.loss
         dist.all_reduce(loss)
@@ -143,7 +149,7 @@ class Trainer:
     def _metrics(self, terms: Sequence[LossTerms]) -> dict[str, float]:
         """The loss's metrics over all micro-batches and ranks. Ranks of one tensor-parallel group have the same terms,
         and stages before the last have none, so a sum over the world counts everything tp times."""
-        device = self.model.backend.device
+        device = self._device
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
         maxima = torch.zeros(len(MAXIMA), dtype=torch.float64, device=device)
         for term in terms:
@@ -155,7 +161,7 @@ class Trainer:
 
     def _time_metrics(self, seconds: _Seconds) -> dict[str, float]:
         """Each phase's seconds on the slowest rank."""
-        values = torch.tensor(list(seconds.values.values()), dtype=torch.float64, device=self.model.backend.device)
+        values = torch.tensor(list(seconds.values.values()), dtype=torch.float64, device=self._device)
         dist.all_reduce(values, op=dist.ReduceOp.MAX)
         return {f"time/{name}": value for name, value in zip(seconds.values, values.tolist(), strict=True)}
 
@@ -171,23 +177,6 @@ class _Seconds:
         start = time.perf_counter()
         yield
         self.values[name] += time.perf_counter() - start
-
-
-def _build_model(spec: LearnerSpec, platform: Platform) -> tuple[PolicyModel, DistributedDataParallel]:
-    """This rank's part of the model with its weights, and Megatron's gradient buffers around it."""
-    model_spec = read_model_spec(spec.model_path)
-    backend = build_backend(platform.device)
-    config = transformer_config(model_spec, spec.parallel, spec.learner, backend)
-    model = PolicyModel(model_spec, config, backend).to(backend.device)
-    load_hf(model, spec.model_path)
-    ddp = DistributedDataParallel(
-        config,
-        DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True),
-        model,
-    )
-    config.no_sync_func = ddp.no_sync
-    config.finalize_model_grads_func = finalize_gradients()
-    return model, ddp
 
 
 def _on_device(batch: MicroBatch, device: torch.device) -> MicroBatch:

@@ -16,13 +16,19 @@ from da3po.learner.megatron.gradients import undo_megatron_scaling
 from da3po.learner.megatron.model import PolicyModel
 from da3po.types import MicroBatch
 
+Work = tuple[MicroBatch, Any]
+"""A micro-batch, and what the last stage does with its hidden states."""
+
 
 class Passes:
     """Runs micro-batches through all pipeline stages. All ranks of a pipeline call the same method together."""
 
-    def __init__(self, ddp: DistributedDataParallel, model: PolicyModel, temperature: float, dp: int) -> None:
-        self._ddp = ddp
-        self._model = model
+    def __init__(
+        self, ddps: Sequence[DistributedDataParallel], models: Sequence[PolicyModel], temperature: float, dp: int
+    ) -> None:
+        """ddps, models: this rank's stages, one or, with virtual stages, several."""
+        self._ddps = list(ddps)
+        self._models = models
         self._temperature = temperature
         self._dp = dp
 
@@ -37,45 +43,48 @@ class Passes:
         """
 
         def weighted(hidden: Tensor, *, batch: MicroBatch, old: Tensor | None) -> tuple[Tensor, LossTerms]:
-            logprobs, entropy = self._model.logprobs(hidden, batch.labels, self._temperature)
+            logprobs, entropy = self._models[-1].logprobs(hidden, batch.labels, self._temperature)
             terms = loss(logprobs, old, entropy.detach(), batch)
             detached = LossTerms(loss=terms.loss.detach(), sums=terms.sums, maxima=terms.maxima)
             return undo_megatron_scaling(terms.loss, len(batches), self._dp), detached
 
-        feed = (
+        work = [
             (batch, partial(weighted, batch=batch, old=old)) for batch, old in zip(batches, old_logprobs, strict=True)
-        )
-        return self._run(feed, len(batches), forward_only=False)
+        ]
+        return self._run(work, forward_only=False)
 
     def logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
         """[T] log-probs of each micro-batch's labels under the current weights; the last stage alone has them."""
 
         def measured(hidden: Tensor, *, batch: MicroBatch, non_loss_data: bool) -> Tensor:
-            return self._model.logprobs(hidden, batch.labels, self._temperature)[0]
+            return self._models[-1].logprobs(hidden, batch.labels, self._temperature)[0]
 
-        feed = ((batch, partial(measured, batch=batch)) for batch in batches)
+        work = [(batch, partial(measured, batch=batch)) for batch in batches]
         with torch.no_grad():
-            return self._run(feed, len(batches), forward_only=True)
+            return self._run(work, forward_only=True)
 
-    def _run(self, feed: Iterator[tuple[MicroBatch, Any]], num_micro_batches: int, forward_only: bool) -> list[Any]:
+    def _run(self, work: Sequence[Work], forward_only: bool) -> list[Any]:
+        # Every virtual stage goes through all micro-batches, at its own pace.
+        feeds = [iter(work) for _ in self._ddps]
+        several = len(self._ddps) > 1
         return get_forward_backward_func()(
             forward_step_func=self._forward_step,
-            data_iterator=feed,
-            model=self._ddp,
-            num_microbatches=num_micro_batches,
-            # Lengths vary (`variable_seq_lengths`), so this one is not used.
-            seq_length=1,
+            data_iterator=feeds if several else feeds[0],
+            model=self._ddps if several else self._ddps[0],
+            num_microbatches=len(work),
+            # Of use with virtual stages alone, whose micro-batches are of one length; elsewhere stages tell each other.
+            seq_length=int(work[0][0].cu_seqlens[-1]),
             micro_batch_size=1,
             forward_only=forward_only,
             collect_non_loss_data=forward_only,
         )
 
-    def _forward_step(self, feed: Iterator[tuple[MicroBatch, Any]], ddp: DistributedDataParallel) -> tuple[Tensor, Any]:
+    def _forward_step(self, feed: Iterator[Work], ddp: DistributedDataParallel) -> tuple[Tensor, Any]:
         batch, finish = next(feed)
         hidden = ddp(
             input_ids=batch.input_ids[None],
             position_ids=batch.position_ids[None],
             attention_mask=None,
-            packed_seq_params=self._model.pack(batch),
+            packed_seq_params=ddp.module.pack(batch),
         )
         return hidden, finish

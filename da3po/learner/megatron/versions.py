@@ -31,9 +31,9 @@ def known_fields(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def local_block_spec(
-    config: TransformerConfig, norm: type, core_attention: type, qk_norm: bool
+    config: TransformerConfig, norm: type, core_attention: type, qk_norm: bool, vp_stage: int | None
 ) -> TransformerBlockSubmodules:
-    """The layers of this pipeline stage from Megatron's own modules, with the given norm and attention."""
+    """The layers of this (virtual) pipeline stage from Megatron's own modules, with the given norm and attention."""
     layer = get_gpt_layer_local_spec(qk_layernorm=qk_norm, normalization="RMSNorm")
     layer.submodules.input_layernorm = norm
     layer.submodules.pre_mlp_layernorm = norm
@@ -42,7 +42,8 @@ def local_block_spec(
     if qk_norm:
         attention.q_layernorm = norm
         attention.k_layernorm = norm
-    return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=norm)
+    num_layers = get_num_layers_to_build(config, vp_stage=vp_stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
 
 
 def transformer_engine_spec(qk_norm: bool) -> ModuleSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -30,19 +30,20 @@ def load_hf(model: PolicyModel, model_dir: str) -> None:
 
 
 def hf_stream(
-    model: PolicyModel, of: Callable[[torch.nn.Parameter], Tensor] = torch.Tensor.detach
+    models: Sequence[PolicyModel], of: Callable[[torch.nn.Parameter], Tensor] = torch.Tensor.detach
 ) -> Iterator[tuple[str, Tensor]]:
-    """(HF name, whole tensor) of everything that this pipeline stage owns, in the table's order.
+    """(HF name, whole tensor) of everything that this pipeline rank owns, stage by stage in the table's order.
 
     of: what to take of a parameter, shaped like it: the weight itself, its gradient, ...
     All tensor-parallel ranks must run through it together, since each tensor is gathered from all of them; each gets
     all tensors. Vocabulary padding is cut. A tensor is valid until the next is asked for.
     """
-    parameters = dict(model.named_parameters())
     group = parallel_state.get_tensor_model_parallel_group()
-    for weight in owned_weights(model.spec, model.stage()):
-        shard = of(_take(parameters, model, weight))
-        yield from zip(weight.hf, weight.layout.join(_gather(shard, group)), strict=True)
+    for model in models:
+        parameters = dict(model.named_parameters())
+        for weight in owned_weights(model.spec, model.stage()):
+            shard = of(_take(parameters, model, weight))
+            yield from zip(weight.hf, weight.layout.join(_gather(shard, group)), strict=True)
 
 
 def drain(stream: Iterable[object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from da3po.config.schema import Precision
+from da3po.learner.megatron.precision import check_device, check_machine
 from da3po.learner.spec import LearnerSpec
 from da3po.runtime.platform import Platform, resolve
 from da3po.types import BucketSum, MicroBatch
@@ -47,6 +50,7 @@ class LearnerRank:
         if self._rendezvous is None:
             raise RuntimeError("setup before init")
         platform = resolve(spec.learner.device)
+        _check_precision(spec.learner.precision, platform)
         torch.set_num_threads(spec.learner.num_threads or max(1, platform.num_cores // self._rendezvous.world_size))
         prepare_device(platform)
         from da3po.learner.megatron.trainer import Trainer
@@ -64,7 +68,10 @@ class LearnerRank:
         return self.trainer.step(step_number, updates)
 
     def logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
-        """[T] log-prob of each micro-batch's labels, on ranks of the last pipeline stage; nothing on others."""
+        """[T] log-prob of each micro-batch's labels, on ranks of the last pipeline stage; nothing on others.
+
+        Under context parallelism those of this rank's tokens, as `da3po.pack.context` gives them out.
+        """
         return self.trainer.logprobs(batches)
 
     def open_channel(self, num_receivers: int, host: str) -> str:
@@ -88,6 +95,13 @@ class LearnerRank:
         if self._trainer is not None:
             self._trainer.close()
             self._trainer = None
+
+
+def _check_precision(precision: Precision, platform: Platform) -> None:
+    check_device(precision, platform.device)
+    if platform.device == "cuda":
+        has_te = importlib.util.find_spec("transformer_engine") is not None
+        check_machine(precision, torch.cuda.get_device_capability(), has_te)
 
 
 def prepare_device(platform: Platform) -> None:
