@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -66,15 +67,29 @@ class Command:
             time.sleep(0.2)
         return alive
 
+    def workers(self, kind: str) -> list[psutil.Process]:
+        """The processes that host an engine or a learner rank: those that write the logs of that name."""
+        return [process for process in self._processes() if any(kind in Path(f.path).name for f in _open_logs(process))]
+
     def _alive(self) -> list[str]:
+        return [str(process) for process in self._processes()]
+
+    def _processes(self) -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter():
             try:
                 if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("DA3PO_TEST_MARK") == self._mark:
-                    found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+                    found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         return found
+
+
+def _open_logs(process: psutil.Process) -> list[Any]:
+    try:
+        return [file for file in process.open_files() if file.path.endswith(".log")]
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return []
 
 
 def run(*arguments: str, cwd: Path, timeout: float = 280) -> Command:
