@@ -24,7 +24,7 @@ from da3po.config.load import dump, load
 from da3po.config.rules import TRAINING, check
 from da3po.config.schema import Config
 from da3po.data.cursor import Cursor, fingerprint
-from da3po.data.prompts import load_prompts
+from da3po.data.prompts import TrainingSet, load_prompts, load_training_set
 from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
@@ -36,6 +36,7 @@ from da3po.models.locate import locate_model
 from da3po.pack.packer import Packer
 from da3po.plan.layout import check_layout, pack_multiples
 from da3po.report.plot import plot_run
+from da3po.reward.golds import objection
 from da3po.reward.pool import GraderPool
 from da3po.rollout.collector import Collector
 from da3po.rollout.postprocess import PostProcessor, StarvationError
@@ -80,7 +81,7 @@ class Prepared:
 
     platform: Platform
     model: Path
-    train_prompts: Sequence[Prompt]
+    train: TrainingSet
     eval_prompts: Sequence[Prompt]
 
 
@@ -98,8 +99,8 @@ def prepare(config: Config) -> Prepared:
     return Prepared(
         platform=platform,
         model=model,
-        train_prompts=load_prompts(config.data.train, config.data, tokenizer),
-        eval_prompts=load_prompts(config.data.eval, config.data, tokenizer)[: config.eval.limit],
+        train=load_training_set(config.data, tokenizer, objection),
+        eval_prompts=load_prompts(config.data.eval, config.data, tokenizer, objection)[: config.eval.limit],
     )
 
 
@@ -126,8 +127,8 @@ async def _run(
         learner, _ = await start_within(config.cluster.start_timeout, "learner and engines", starts)
         await engines.pool.open_channel(await learner.open_channel(engines.pool.num_receivers))
 
-        collector = build_collector(config, prepared.train_prompts, engines, graders)
-        identity = {"model": prepared.model.name, "data": fingerprint(prepared.train_prompts)}
+        collector = build_collector(config, prepared.train, engines, graders)
+        identity = {"model": prepared.model.name, "data": fingerprint(prepared.train.prompts)}
         saver = Saver(
             directory=checkpoints,
             learner=learner,
@@ -178,11 +179,11 @@ async def _run(
     return 0
 
 
-def build_collector(config: Config, prompts: Sequence[Prompt], engines: Engines, graders: GraderPool) -> Collector:
+def build_collector(config: Config, data: TrainingSet, engines: Engines, graders: GraderPool) -> Collector:
     """The rollout side of a run: cursor, engines, graders and the post-processing stage."""
     sampling = config.algo.dynamic_sampling
     return Collector(
-        cursor=Cursor(prompts, seed=config.run.seed, shuffle=config.data.shuffle),
+        cursor=Cursor(data.prompts, config.run.seed, config.data.shuffle, data.weights),
         generate=engines.pool.generate,
         grade=graders.grade,
         post=PostProcessor(config.algo, config.rollout.num_prompts, config.rollout.max_tokens),

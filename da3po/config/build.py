@@ -34,8 +34,16 @@ def to_tree(section: Any) -> dict[str, Any]:
     tree = {}
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
-        tree[key_of(f.name)] = to_tree(value) if dataclasses.is_dataclass(value) else copy.copy(value)
+        tree[key_of(f.name)] = _plain(value)
     return tree
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_tree(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return copy.copy(value)
 
 
 def walk(section: type = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -50,6 +58,16 @@ def walk(section: type = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def leaves() -> dict[str, Any]:
     """Dotted key -> type, for every option there is."""
     return {key: kind for key, kind in walk() if not dataclasses.is_dataclass(kind)}
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an option of this type is a list of sections."""
+    return typing.get_origin(kind) is tuple
+
+
+def is_text_or_list(kind: Any) -> bool:
+    """Whether an option of this type is a string, or a list of sections instead."""
+    return typing.get_origin(kind) is types.UnionType and any(is_list(arg) for arg in typing.get_args(kind))
 
 
 def is_open(kind: Any) -> bool:
@@ -134,9 +152,22 @@ def _convert(key: str, kind: Any, value: Any) -> Any:
     if typing.get_origin(kind) is types.UnionType:
         if value is None:
             return None
-        (kind,) = (arg for arg in typing.get_args(kind) if arg is not type(None))
-    if isinstance(value, Mapping):
-        raise ConfigError(f"{key} is a single value, not a section (got {dict(value)!r})")
+        kind = _member(kind, value)
+    if is_list(kind):
+        return _list(key, typing.get_args(kind)[0], value)
+    if isinstance(value, Mapping | list):
+        what = "list" if isinstance(value, list) else "section"
+        raise ConfigError(f"{key} is a single value, not a {what} (got {value!r})")
+    return _scalar(key, kind, value)
+
+
+def _member(union: Any, value: Any) -> Any:
+    """Which of a union's types, None aside, a value is of: the list, if it is one and there is one."""
+    kinds = [arg for arg in typing.get_args(union) if arg is not type(None)]
+    return next((kind for kind in kinds if is_list(kind) == isinstance(value, list)), kinds[0])
+
+
+def _scalar(key: str, kind: Any, value: Any) -> Any:
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         if value not in choices:
@@ -153,6 +184,28 @@ def _open_section(key: str, value: Any) -> dict[str, Any]:
         if not all(isinstance(one, bool | int | float | str | None) for one in values):
             raise ConfigError(f"{key}.{name} must be a single value or a list of them, got {of_field!r}")
     return dict(value)
+
+
+def _list(key: str, item: Any, value: Any) -> tuple[Any, ...]:
+    """A string among the items is short for a section with that as its first option."""
+    if not isinstance(value, list):
+        raise ConfigError(f"{key} must be a list, got {value!r}")
+    first = key_of(dataclasses.fields(item)[0].name)
+    sections = [{first: one} if isinstance(one, str) else one for one in value]
+    return tuple(_item(f"{key}[{number}]", item, section) for number, section in enumerate(sections))
+
+
+def _item(key: str, item: Any, section: Any) -> Any:
+    options = {key_of(f.name): f for f in dataclasses.fields(item)}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{key} must be a section with {', '.join(options)}, got {section!r}")
+    for name in section:
+        if name not in options:
+            raise ConfigError(f"{key} has no option {name!r}; there are {', '.join(options)}")
+    for name, f in options.items():
+        if name not in section and f.default is dataclasses.MISSING:
+            raise ConfigError(f"{key} lacks {name!r}")
+    return build(section, item, key + ".")
 
 
 def _integer(key: str, value: Any) -> int:

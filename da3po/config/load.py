@@ -19,9 +19,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import da3po
-from da3po.config.build import build, leaves, open_section_of, sections, to_tree, unknown_key
+from da3po.config.build import build, is_text_or_list, leaves, open_section_of, sections, to_tree, unknown_key
 from da3po.config.schema import Config, ConfigError
 
+_BENCHMARK = "benchmark="
 _OVERRIDE = re.compile(r"(?P<key>[^=\s]+)=(?P<value>.*)", re.DOTALL)
 _QUOTED = re.compile(r"""(['"]).*\1""", re.DOTALL)
 
@@ -37,11 +38,13 @@ def load(overrides: Sequence[str] = ()) -> Config:
     """Compose conf/config.yaml with the overrides.
 
     Overrides are Hydra's: `key.sub=value`, `group=option`. The same key twice: the last one wins. `model=DIR` is short
-    for `model.path=DIR`.
+    for `model.path=DIR`, and `benchmark=NAME,NAME` or `benchmark=all` for the files of conf/benchmark.
 
     Raises:
         ConfigError: naming the key and, for a key that does not exist, the nearest one that does.
     """
+    names = [text.removeprefix(_BENCHMARK) for text in overrides if text.startswith(_BENCHMARK)]
+    overrides = [text for text in overrides if not text.startswith(_BENCHMARK)]
     prepared = [_prepare(text) for text in overrides]
     ConfigStore.instance().store(name="schema", node=to_tree(Config()))
     GlobalHydra.instance().clear()
@@ -52,7 +55,26 @@ def load(overrides: Sequence[str] = ()) -> Config:
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         raise ConfigError(str(cause).strip() if str(cause).strip() else str(error)) from error
-    return build(cast("Mapping[str, Any]", plain))
+    tree = cast("dict[str, Any]", plain)
+    if names:
+        tree["benchmarks"] = _benchmarks(names[-1])
+        if any(text.startswith("eval.num_samples=") for text in overrides):
+            tree["benchmarks"] = [{**one, "num_samples": tree["eval"]["num_samples"]} for one in tree["benchmarks"]]
+    return build(tree)
+
+
+def _benchmarks(names: str) -> list[dict[str, Any]]:
+    """The files of conf/benchmark that `all`, `NAME` or `NAME,NAME` means."""
+    folder = conf_dir() / "benchmark"
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    chosen = known if names == "all" else [name.strip() for name in names.strip("[]").split(",")]
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(f"benchmark={names}: there is no {name!r}; there are all, {', '.join(known)}")
+    files = [OmegaConf.load(folder / f"{name}.yaml") for name in dict.fromkeys(chosen)]
+    return [
+        cast("dict[str, Any]", {"name": name, **file}) for name, file in zip(dict.fromkeys(chosen), files, strict=True)
+    ]
 
 
 def dump(config: Config) -> str:
@@ -102,7 +124,7 @@ def _prepare(text: str) -> str:
         raise ConfigError(f"{key} is a section, not a value (got {value!r}); its options are {inside}")
     if key not in options:
         raise unknown_key(key.lstrip("+~"))
-    return f"{key}={_quote(value) if _is_text(options[key]) else value}"
+    return f"{key}={_quote(value) if _is_text(options[key], value) else value}"
 
 
 def _refuse_scalar_over_section(key: str, value: str, choices: list[str]) -> None:
@@ -112,8 +134,11 @@ def _refuse_scalar_over_section(key: str, value: str, choices: list[str]) -> Non
     )
 
 
-def _is_text(kind: Any) -> bool:
-    return kind is str
+def _is_text(kind: Any, value: str) -> bool:
+    """Whether a value is to be taken as it is; where a list may stand, `[...]` is one."""
+    if is_text_or_list(kind):
+        return not (value.startswith("[") and value.endswith("]"))
+    return kind is str or (kind == str | None and value != "null")
 
 
 def _quote(value: str) -> str:

@@ -94,7 +94,8 @@ def _warmup(config: Config) -> Iterator[str]:
 
 
 def _train_file(config: Config) -> Iterator[str]:
-    yield from _missing("data.train", config.data.train)
+    for source in config.data.sources:
+        yield from _missing("data.train", source.path)
 
 
 def _eval_file(config: Config) -> Iterator[str]:
@@ -102,11 +103,28 @@ def _eval_file(config: Config) -> Iterator[str]:
 
 
 def _missing(key: str, name: str) -> Iterator[str]:
-    if not name.startswith("package:") and not Path(name).is_file():
+    if not name.startswith(("package:", "hub:")) and not Path(name).is_file():
         yield f"{key}={name}: there is no such file"
 
 
-EVALUATION: tuple[Rule, ...] = (_evaluation_length, _eval_file)
+def _difficulty_record(config: Config) -> Iterator[str]:
+    record = config.data.difficulty.record
+    if record is not None and not Path(record).exists():
+        yield f"data.difficulty.record={record}: there is no such file or run directory"
+
+
+def _evaluated_files(config: Config) -> Iterator[str]:
+    """The benchmarks' files if there are benchmarks, else data.eval."""
+    if not config.benchmarks:
+        yield from _eval_file(config)
+    for benchmark in config.benchmarks:
+        if config.data.dir is not None and not (Path(config.data.dir) / benchmark.file).is_file():
+            yield f"data.dir={config.data.dir}: there is no {benchmark.file} for benchmark {benchmark.name}"
+        elif config.data.dir is None and benchmark.hub is None:
+            yield f"benchmark {benchmark.name} is not on the Hub; name the folder of {benchmark.file} with data.dir"
+
+
+EVALUATION: tuple[Rule, ...] = (_evaluation_length, _evaluated_files)
 TRAINING: tuple[Rule, ...] = (
     _sequence_clip,
     _on_policy_sampling,
@@ -117,6 +135,7 @@ TRAINING: tuple[Rule, ...] = (
     _training_length,
     _train_file,
     _eval_file,
+    _difficulty_record,
 )
 
 

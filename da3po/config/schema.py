@@ -48,10 +48,52 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """One of several sources of training problems.
+
+    path: as data.train.
+    weight: how often each of its problems comes in an epoch; 0.5 takes one half of them in one epoch and the other half
+        in the next.
+    """
+
+    path: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(
+            self.weight > 0 and math.isfinite(self.weight),
+            f"data.train: the weight of {self.path} must be positive, got {self.weight}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifficultyConfig:
+    """Train on problems of a known difficulty only: those with low <= p_hat <= high in an earlier run.
+
+    record: a run directory, an evaluation's .jsonl (uid, outcome) or a .jsonl of (uid, p_hat); null keeps everything.
+    unknown: what happens to problems that the record does not have.
+    """
+
+    record: str | None = None
+    low: float = 0.0
+    high: float = 1.0
+    unknown: Literal["keep", "drop"] = "keep"
+
+    def __post_init__(self) -> None:
+        _require(
+            0 <= self.low <= self.high <= 1,
+            f"data.difficulty.low and .high must satisfy 0 <= low <= high <= 1, got {self.low} and {self.high}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     """Problems for training and for evaluation.
 
-    train, eval: a .parquet or .jsonl file, or `package:quickstart-train` / `package:quickstart-eval`.
+    train, eval: a .parquet or .jsonl file, `hub:OWNER/NAME[:SPLIT]` for a data set of the Hugging Face Hub, or
+        `package:quickstart-train` / `package:quickstart-eval`. Training takes several, too:
+        `data.train=[{path: a.parquet, weight: 2}, b.jsonl]`.
+    dir: folder with the benchmarks' files; null takes them from the Hub.
     template: how a problem becomes a prompt. `problem` = the text as it is; `answer_line` = problem and an "Answer:"
         line to complete; `dapo` = the DAPO recipe's instructions around it; `chat` = the tokenizer's chat template;
         `messages` = the row's own prompt messages through the chat template.
@@ -61,17 +103,25 @@ class DataConfig:
     shuffle: a new order every epoch, a function of run.seed.
     """
 
-    train: str = "package:quickstart-train"
+    train: str | tuple[SourceConfig, ...] = "package:quickstart-train"
     eval: str = "package:quickstart-eval"
+    dir: str | None = None
     template: Literal["problem", "answer_line", "dapo", "chat", "messages"] = "answer_line"
     problem_key: str = "problem"
     answer_key: str = "answer"
     max_prompt_tokens: int = 2048
     dedup: bool = True
     shuffle: bool = True
+    difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
 
     def __post_init__(self) -> None:
         _require(self.max_prompt_tokens > 0, f"data.max_prompt_tokens must be positive, got {self.max_prompt_tokens}")
+        _require(bool(self.train), "data.train must name at least one source")
+
+    @property
+    def sources(self) -> tuple[SourceConfig, ...]:
+        """Where training problems come from, however it was written."""
+        return (SourceConfig(path=self.train),) if isinstance(self.train, str) else self.train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,10 +452,10 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncConfig:
-    """Weight publication. backend: auto = nccl on CUDA, gloo on CPU. bucket_mb: size of one broadcast."""
+    """Weight publication. backend: auto = nccl on CUDA, gloo on CPU. bucket_mb: tensors are bundled up to it."""
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    bucket_mb: float = 256.0
+    bucket_mb: float = 32.0
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
@@ -446,6 +496,30 @@ class EvalConfig:
         _require(0 < self.top_p <= 1, f"eval.top_p must lie in (0, 1], got {self.top_p}")
         _require(self.top_k == -1 or self.top_k >= 1, f"eval.top_k must be -1 (off) or >= 1, got {self.top_k}")
         _require(self.max_tokens >= 1, f"eval.max_tokens must be >= 1, got {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkConfig:
+    """A benchmark: a file of conf/benchmark, chosen with `benchmark=NAME[,NAME...]` or `benchmark=all`.
+
+    name, title: in commands and file names, and in tables.
+    file: its name in data.dir. hub: where it comes from if data.dir is null, `hub:OWNER/NAME[:SPLIT]`.
+    problem_key, answer_key: fields of the Hub's rows; files in data.dir have those of data.problem_key and .answer_key.
+    num_samples: n of avg@n; eval.num_samples on the command line goes before it.
+    num_problems: how many different problems it should have; another number is warned of.
+    """
+
+    name: str
+    title: str
+    file: str
+    hub: str | None = None
+    problem_key: str = "problem"
+    answer_key: str = "answer"
+    num_samples: int = 8
+    num_problems: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.num_samples >= 1, f"benchmark {self.name}: num_samples must be >= 1, got {self.num_samples}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,6 +575,7 @@ class Config:
     sync: SyncConfig = field(default_factory=SyncConfig)
     mismatch: MismatchConfig = field(default_factory=MismatchConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    benchmarks: tuple[BenchmarkConfig, ...] = ()
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from da3po.data.mixture import Mixture
 from da3po.data.problems import DataError
 from da3po.types import Prompt
 
@@ -19,12 +20,19 @@ class Cursor:
     draws what an uninterrupted one would.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], seed: int, shuffle: bool) -> None:
+    def __init__(
+        self, prompts: Sequence[Prompt], seed: int, shuffle: bool, weights: Sequence[float] | None = None
+    ) -> None:
+        """
+        Args:
+            weights: how often each prompt comes in an epoch, once if not given (see da3po.data.mixture).
+        """
         if not prompts:
             raise DataError("a cursor needs at least one prompt")
         self._prompts = prompts
         self._seed = seed
         self._shuffle = shuffle
+        self._mixture = Mixture(weights or [1.0] * len(prompts), seed)
         self._num_drawn = 0
         self._order_epoch = -1
         self._order: Sequence[int] = ()
@@ -54,10 +62,12 @@ class Cursor:
         self._num_drawn = state["num_drawn"]
 
     def _at(self, number: int) -> Prompt:
-        epoch, place = divmod(number, len(self._prompts))
+        epoch = self._mixture.epoch_of(number)
         if epoch != self._order_epoch:
-            self._order = _order(len(self._prompts), self._seed, epoch) if self._shuffle else range(len(self._prompts))
+            members = self._mixture.members(epoch)
+            self._order = _shuffled(members, self._seed, epoch) if self._shuffle else members
             self._order_epoch = epoch
+        place = number - self._mixture.start(epoch)
         return dataclasses.replace(self._prompts[self._order[place]], draw=number, epoch=epoch)
 
     def _identity(self) -> dict[str, Any]:
@@ -66,6 +76,7 @@ class Cursor:
             "fingerprint": fingerprint(self._prompts),
             "seed": self._seed,
             "shuffle": self._shuffle,
+            "weights": self._mixture.describe(),
         }
 
 
@@ -74,6 +85,7 @@ _MEANING = {
     "num_prompts": "data set",
     "seed": "seed (run.seed)",
     "shuffle": "order (data.shuffle)",
+    "weights": "mixture (weights of data.train)",
 }
 
 
@@ -85,7 +97,7 @@ def fingerprint(prompts: Sequence[Prompt]) -> str:
     return digest.hexdigest()
 
 
-def _order(num_prompts: int, seed: int, epoch: int) -> list[int]:
-    order = list(range(num_prompts))
+def _shuffled(members: Sequence[int], seed: int, epoch: int) -> list[int]:
+    order = list(members)
     random.Random(f"{seed}/{epoch}").shuffle(order)
     return order

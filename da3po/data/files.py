@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from da3po.data.hub import HUB_PREFIX, read_hub
 from da3po.data.problems import DataError
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,18 @@ def resolve_path(name: str) -> Path:
         known = sorted(f"{PACKAGE_PREFIX}{file.stem}" for file in path.parent.glob("*.parquet"))
         raise DataError(f"da3po ships no data named {name}; there are {known}")
     return path
+
+
+def open_rows(name: str) -> Iterator[Row]:
+    """Rows of a file, of `package:NAME` or of `hub:OWNER/NAME[:SPLIT]`."""
+    return read_hub(name) if name.startswith(HUB_PREFIX) else read_rows(resolve_path(name))
+
+
+def short_name(name: str) -> str:
+    """What rows without a `source` of their own come from: the file's stem, or the Hub's name."""
+    if name.startswith(HUB_PREFIX):
+        return name.removeprefix(HUB_PREFIX).partition(":")[0].rpartition("/")[2]
+    return Path(name.removeprefix(PACKAGE_PREFIX)).stem
 
 
 def read_rows(path: Path) -> Iterator[Row]:

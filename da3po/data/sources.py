@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from da3po.config.schema import DataConfig
-from da3po.data.files import read_rows, resolve_path
+from da3po.data.files import open_rows, short_name
 from da3po.data.problems import DataError, Problem, deduplicate, problem_uid
 
 # What the published DAPO-Math-17K puts around every problem. It is taken off to recover the problem, so that every
@@ -22,7 +21,7 @@ DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 
 def load_problems(name: str, config: DataConfig) -> list[Problem]:
-    """All problems of a file (or `package:NAME`), one copy of each where config.dedup says so.
+    """All problems of a file, of `package:NAME` or of `hub:OWNER/NAME[:SPLIT]`, one copy of each if config.dedup.
 
     Raises DataError, naming file and row, for a row without a problem or a usable answer, and for an empty file.
     """
@@ -38,10 +37,9 @@ def load_problems(name: str, config: DataConfig) -> list[Problem]:
 
 def scan_problems(name: str, config: DataConfig) -> Iterator[Problem | DataError]:
     """Every row of a file as a problem or, if it cannot be used, as the reason why."""
-    path = resolve_path(name)
-    for number, row in read_rows(path):
+    for number, row in open_rows(name):
         try:
-            yield _problem(path, number, row, config)
+            yield _problem(name, number, row, config)
         except DataError as error:
             yield error
 
@@ -56,7 +54,7 @@ class _Fields:
     messages: tuple[Mapping[str, str], ...] | None
 
 
-def _problem(path: Path, number: int, row: Mapping[str, Any], config: DataConfig) -> Problem:
+def _problem(name: str, number: int, row: Mapping[str, Any], config: DataConfig) -> Problem:
     try:
         fields = _dapo_fields(row) if "prompt" in row and "reward_model" in row else _plain_fields(row, config)
         if not isinstance(fields.text, str) or not fields.text.strip():
@@ -64,8 +62,8 @@ def _problem(path: Path, number: int, row: Mapping[str, Any], config: DataConfig
         gold = gold_text(fields.gold)
     except (ValueError, KeyError, TypeError) as error:
         reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{path}, row {number}: {reason}", row=number) from error
-    source = str(fields.source or path.stem)
+        raise DataError(f"{name}, row {number}: {reason}", row=number) from error
+    source = str(fields.source or short_name(name))
     text = fields.text
     uid = problem_uid(source, text)
     return Problem(uid=uid, text=text, gold=gold, source=source, messages=fields.messages, row=number)

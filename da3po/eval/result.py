@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,39 +11,56 @@ from typing import Any
 
 from da3po.config.schema import EvalConfig
 from da3po.eval.statistics import Estimate, estimate_mean, majority_at_n, pass_at_k
-from da3po.types import Completion, Grade, Outcome
+from da3po.types import Completion, Grade, Outcome, Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One response to one problem: `index` is which of the n."""
+    """One response to one problem and its grade, as it is written down: `index` is which of the n."""
 
     uid: str
     source: str
     gold: str
     index: int
-    grade: Grade
-    completion: Completion
+    response: str
+    answer: str | None
+    outcome: Outcome
+    detail: str
+    finish: str
+    num_tokens: int
+    weight_version: int
 
     @property
     def correct(self) -> bool:
-        return self.grade.outcome is Outcome.CORRECT
+        return self.outcome is Outcome.CORRECT
 
     def as_row(self) -> dict[str, Any]:
         """JSON-able."""
-        return {
-            "uid": self.uid,
-            "source": self.source,
-            "gold": self.gold,
-            "sample": self.index,
-            "response": self.completion.text,
-            "answer": self.grade.answer,
-            "outcome": self.grade.outcome.value,
-            "detail": self.grade.detail,
-            "finish": self.completion.finish,
-            "num_tokens": len(self.completion.token_ids),
-            "weight_version": self.completion.weight_version,
-        }
+        row = dataclasses.asdict(self)
+        row["sample"] = row.pop("index")
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Sample:
+        """The inverse of `as_row`; other fields of the row are left aside. Raises KeyError for one that is missing."""
+        names = [f.name for f in dataclasses.fields(cls) if f.name not in ("index", "outcome")]
+        return cls(index=row["sample"], outcome=Outcome(row["outcome"]), **{name: row[name] for name in names})
+
+
+def make_sample(prompt: Prompt, index: int, completion: Completion, grade: Grade) -> Sample:
+    return Sample(
+        uid=prompt.uid,
+        source=prompt.source,
+        gold=prompt.gold,
+        index=index,
+        response=completion.text,
+        answer=grade.answer,
+        outcome=grade.outcome,
+        detail=grade.detail,
+        finish=completion.finish,
+        num_tokens=len(completion.token_ids),
+        weight_version=completion.weight_version,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +101,13 @@ class EvalResult:
     def summary(self) -> dict[str, Any]:
         """JSON-able, without the samples."""
 
-        def estimate(of: Estimate) -> dict[str, float]:
-            return {"value": of.value, "low": of.low, "high": of.high}
-
         return {
             "num_problems": self.num_problems,
             "num_duplicates": self.num_duplicates,
             "num_samples": self.num_samples,
-            "avg": estimate(self.avg),
-            "pass_at": {str(k): estimate(of) for k, of in self.pass_at.items()},
-            "majority": estimate(self.majority),
+            "avg": self.avg.as_dict(),
+            "pass_at": {str(k): of.as_dict() for k, of in self.pass_at.items()},
+            "majority": self.majority.as_dict(),
             "truncated_fraction": self.truncated_fraction,
             "mean_tokens": self.mean_tokens,
             "num_failed": self.num_failed,
@@ -118,7 +133,7 @@ def summarise(samples: Sequence[Sample], config: EvalConfig, num_duplicates: int
     num_correct = {uid: sum(sample.correct for sample in group) for uid, group in groups.items()}
     accuracy = {uid: count / n for uid, count in num_correct.items()}
     majority = [
-        majority_at_n([sample.grade.answer for sample in group], [sample.correct for sample in group])
+        majority_at_n([sample.answer for sample in group], [sample.correct for sample in group])
         for group in groups.values()
     ]
     return EvalResult(
@@ -129,9 +144,9 @@ def summarise(samples: Sequence[Sample], config: EvalConfig, num_duplicates: int
         pass_at={k: estimate_mean([pass_at_k(n, c, k) for c in num_correct.values()]) for k in reported_ks(n)},
         majority=estimate_mean(majority),
         accuracy=accuracy,
-        truncated_fraction=fmean(sample.completion.finish == "length" for sample in samples),
-        mean_tokens=fmean(len(sample.completion.token_ids) for sample in samples),
-        num_failed=sum(not sample.grade.outcome.graded for sample in samples),
+        truncated_fraction=fmean(sample.finish == "length" for sample in samples),
+        mean_tokens=fmean(sample.num_tokens for sample in samples),
+        num_failed=sum(not sample.outcome.graded for sample in samples),
         settings=sampling_settings(config),
         samples=samples,
     )

@@ -28,6 +28,9 @@ class Estimate:
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
+    def as_dict(self) -> dict[str, float]:
+        return {"value": self.value, "low": self.low, "high": self.high}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -91,6 +94,19 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
     centre = (mean + t * t / (2 * n)) / (1 + t * t / n)
     half = t / (1 + t * t / n) * math.sqrt(mean * (1 - mean) / n + t * t / (4 * n * n))
     return Estimate(value=mean, low=max(0.0, min(mean, centre - half)), high=min(1.0, max(mean, centre + half)))
+
+
+def average(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of independent estimates, as over benchmarks, with its 95 % interval.
+
+    The intervals are combined by the squares of their half-widths, side by side, since they need not be symmetric
+    (Zou and Donner 2008, the method of variance estimates recovery).
+    """
+    num = len(estimates)
+    value = fmean(estimate.value for estimate in estimates)
+    below = math.sqrt(sum((estimate.value - estimate.low) ** 2 for estimate in estimates)) / num
+    above = math.sqrt(sum((estimate.high - estimate.value) ** 2 for estimate in estimates)) / num
+    return Estimate(value=value, low=max(0.0, value - below), high=min(1.0, value + above))
 
 
 def compare_paired(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:

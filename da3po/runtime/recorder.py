@@ -94,6 +94,7 @@ def _rollout(batch: StepBatch, position: int) -> dict[str, Any]:
     which = batch.step % len(group.completions)
     completion, grade = group.completions[which], group.grades[which]
     row: dict[str, Any] = {
+        "uid": group.prompt.uid,
         "prompt": group.prompt.text,
         "response": completion.text,
         "gold": group.prompt.gold,

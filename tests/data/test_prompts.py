@@ -110,7 +110,7 @@ def test_all_prompts_too_long_is_an_error_with_the_lengths() -> None:
 def test_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
     path.write_text(json.dumps({"problem": "1+1?", "answer": 2}) + "\n")
-    [prompt] = load_prompts(str(path), DataConfig(template="answer_line"), CharTokenizer())
+    [prompt] = load_prompts(str(path), DataConfig(template="answer_line"), CharTokenizer(), lambda gold: None)
     assert (prompt.text, prompt.gold, prompt.source) == ("1+1?\nAnswer: ", "2", "d")
     assert prompt.token_ids == tuple(ord(character) for character in prompt.text)
 

@@ -89,7 +89,7 @@ async def test_truncation_and_failures_are_counted_and_failures_are_not_graded()
     engine = ScriptedEngine({"a": ["1", "abort", "1", "2"]}, finish="length")
     result = await evaluate(engine.generate, grade, [prompt("a")], CONFIG, seed=1)
     assert graded == ["1", "1", "2"]
-    assert [sample.grade.outcome.value for sample in result.samples] == ["correct", "aborted", "correct", "wrong"]
+    assert [sample.outcome.value for sample in result.samples] == ["correct", "aborted", "correct", "wrong"]
     assert (result.num_failed, result.truncated_fraction, result.avg.value) == (1, 0.75, 0.5)
     assert "1 not graded" in str(result)
 
