@@ -130,7 +130,7 @@ def _samples(step: int, lengths: Sequence[tuple[int, int]]) -> list[TrainSample]
     return samples
 
 
-def run_scenarios(scenarios: Sequence[Scenario], timeout: float = 240.0) -> None:
+def run_scenarios(scenarios: Sequence[Scenario], timeout: float = 400.0) -> None:
     """Take every scenario through its learner, in as many processes as the largest needs. Errors: the first of any."""
     num_processes = max(scenario.parallel.num_ranks + scenario.receives for scenario in scenarios)
     context = mp.start_processes(
@@ -228,6 +228,8 @@ class _Run:
                 self._save()
         seen["weights"] = self._weights()
         seen["own"] = self._own_parameters()
+        if self.scenario.learner.precision == "bf16":
+            seen["bf16"] = self._main_weights()
         if not self.scenario.brief:
             self._rest(first, seen)
         torch.save(seen, self.out / f"rank{self.rank}.pt")
@@ -261,6 +263,19 @@ class _Run:
             (name if len(models) == 1 else f"{number}.{name}"): value.detach().clone()
             for number, model in enumerate(models)
             for name, value in model.named_parameters()
+        }
+
+    def _main_weights(self) -> dict[str, Any]:
+        """Number formats, and this rank's part of the main weights beside the model's."""
+        trainer = self.learner.trainer
+        (optimizer,) = trainer.optimizer.inner.chained_optimizers
+        main = [part for group in optimizer.shard_fp32_from_float16_groups for part in group]
+        own = [part for group in optimizer.shard_float16_groups for part in group]
+        return {
+            "parameters": {parameter.dtype for model in trainer.models for parameter in model.parameters()},
+            "gradients": {buffer.grad_data.dtype for ddp in trainer.ddps for buffer in ddp.buffers},
+            "main": [part.detach().clone() for part in main],
+            "own": [part.detach().clone() for part in own],
         }
 
     def _gradients(self) -> dict[str, torch.Tensor]:

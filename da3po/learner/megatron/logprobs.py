@@ -79,9 +79,17 @@ class _TokenLogprobs(torch.autograd.Function):
             )
             grad = grad.div_(ctx.temperature).to(weight.dtype)
             grad_hidden[part] = grad @ weight
-            grad_weight += grad.T @ hidden[part]
+            _add_product(grad_weight, grad.T, hidden[part])
         dist.all_reduce(grad_hidden, group=ctx.shard.group)
         return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, without a copy of its size where all have one dtype."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)
 
 
 def _chunks(num_tokens: int, num_rows: int) -> Iterator[slice]:
