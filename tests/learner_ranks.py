@@ -287,9 +287,10 @@ class _Run:
 
         trainer = self.learner.trainer
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        for buffer in (buffer for ddp in trainer.ddps for buffer in ddp.buffers):
-            own = buffer.grad_data.chunk(group.size())[group.rank()].clone()
-            dist.all_gather_into_tensor(buffer.grad_data, own, group=group)
+        # A bucket is what is cut into shares; a shared embedding has one of its own.
+        for bucket in (bucket for ddp in trainer.ddps for buffer in ddp.buffers for bucket in buffer.buckets):
+            own = bucket.grad_data.chunk(group.size())[group.rank()].clone()
+            dist.all_gather_into_tensor(bucket.grad_data, own, group=group)
         return {name: value.clone() for name, value in hf_stream(trainer.models, of=lambda weight: weight.main_grad)}
 
     def _skip(self) -> dict[str, Any]:

@@ -15,13 +15,19 @@ import torch
 from learner_ranks import LAYOUTS, NUM_STEPS, SAVED_STEP, Scenario, packed_step, run_scenarios
 from learner_seen import TOLERANCE, Seen, assert_close, assert_replicated, assert_tied
 
-from da3po.config.schema import LearnerConfig, LossConfig, OptimConfig
+from da3po.config.schema import LearnerConfig, LossConfig, MegatronConfig, OptimConfig
 
 pytestmark = pytest.mark.distributed
 
 OPTIM = OptimConfig(lr=1e-4, warmup_steps=2, clip_grad=1.0)
 LONG = ((20, 300), (2, 3), (8, 4), (1, 2))
 """A sequence that reaches positions above the original length of Llama 3's rope scaling."""
+
+RECOMPUTE_AND_OVERLAP = MegatronConfig(
+    transformer={"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+    ddp={"overlap_grad_reduce": True, "bucket_size": 10_000},
+)
+"""Fields of Megatron's own that change when things happen and not what comes out."""
 
 
 def _scenarios(root: Path) -> list[Scenario]:
@@ -93,13 +99,14 @@ def _scenarios(root: Path) -> list[Scenario]:
             out=str(root / f"small-{name}"),
             lengths=((2, 3), (8, 4), (3, 2), (1, 6)),
             optim=OPTIM,
-            learner=LearnerConfig(device="cpu", num_threads=1, precision=precision),
+            learner=LearnerConfig(device="cpu", num_threads=1, **options),
             brief=True,
         )
-        for name, parallel, precision in (
-            ("single", LAYOUTS["single"], "fp32"),
-            ("tp2sp", LAYOUTS["tp2sp"], "fp32"),
-            ("bf16", LAYOUTS["dp2"], "bf16"),
+        for name, parallel, options in (
+            ("single", LAYOUTS["single"], {}),
+            ("tp2sp", LAYOUTS["tp2sp"], {}),
+            ("fields", LAYOUTS["dp2"], {"megatron": RECOMPUTE_AND_OVERLAP}),
+            ("bf16", LAYOUTS["dp2"], {"precision": "bf16"}),
         )
     ]
     return scenarios
@@ -113,7 +120,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
 
 
 PARALLEL = [f"tied-{name}" for name in LAYOUTS if name != "single"] + ["untied-tp2sp", "untied-pp2", "untied-cp2"]
-BRIEF = ["small-tp2sp"]
+BRIEF = ["small-tp2sp", "small-fields"]
 
 
 def single(name: str) -> str:
