@@ -44,19 +44,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def audit_file(name: str, against: Sequence[str] = (), config: DataConfig | None = None) -> Audit:
+    """Audit one file with the default grader; the files in `against` are benchmarks that must not be in it."""
+    return audit(
+        name,
+        scan_problems(name, config or DataConfig(dedup=False)),
+        check_gold=objection,
+        same_answer=_same_answer,
+        benchmarks={Path(other).stem: load_problems(other, DataConfig()) for other in against},
+    )
+
+
 def _audit(options: argparse.Namespace) -> int:
     config = DataConfig(problem_key=options.problem_key, answer_key=options.answer_key, dedup=False)
-    benchmarks = {Path(name).stem: load_problems(name, DataConfig()) for name in options.against}
-    audits = [
-        audit(
-            name,
-            scan_problems(name, config),
-            check_gold=objection,
-            same_answer=_same_answer,
-            benchmarks=benchmarks,
-        )
-        for name in options.files
-    ]
+    audits = [audit_file(name, options.against, config) for name in options.files]
     if options.json:
         text = json.dumps([dataclasses.asdict(one) for one in audits], ensure_ascii=False, indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")

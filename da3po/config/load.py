@@ -55,12 +55,13 @@ def load(overrides: Sequence[str] = ()) -> Config:
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         raise ConfigError(str(cause).strip() if str(cause).strip() else str(error)) from error
-    tree = cast("dict[str, Any]", plain)
+    options = cast("dict[str, Any]", plain)
     if names:
-        tree["benchmarks"] = _benchmarks(names[-1])
+        options["benchmarks"] = _benchmarks(names[-1])
         if any(text.startswith("eval.num_samples=") for text in overrides):
-            tree["benchmarks"] = [{**one, "num_samples": tree["eval"]["num_samples"]} for one in tree["benchmarks"]]
-    return build(tree)
+            n = options["eval"]["num_samples"]
+            options["benchmarks"] = [{**one, "num_samples": n} for one in options["benchmarks"]]
+    return build(options)
 
 
 def _benchmarks(names: str) -> list[dict[str, Any]]:

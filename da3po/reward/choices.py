@@ -6,7 +6,7 @@ import re
 
 from da3po.reward.extract import marked_answer, visible
 
-_GOLD = re.compile(r"\(?([A-J])\)?[.:)]?(?:\s+[^\W\d_]{2,}.*)?", re.DOTALL)
+_GOLD = re.compile(r"(?:\(([A-J])\)(?:\s+.*)?|([A-J])[.:)]?(?:\s+[^\W\d_]{2,}.*)?|([A-J])[.:)]\s+\S.*)", re.DOTALL)
 _GOLD_SENTENCE = re.compile(r"answer is\s*:?\s*\(?([A-J])\)?(?![\w])", re.IGNORECASE)
 _DECORATION = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"(?<![\w'’\\])\(?([A-J])\)?(?![\w'’])")
@@ -20,7 +20,7 @@ def choice_of_gold(gold: str) -> str | None:
     if sentence:
         return sentence[1].upper()
     match = _GOLD.fullmatch(text)
-    return match[1] if match else None
+    return next(group for group in match.groups() if group) if match else None
 
 
 def choice_of_response(response: str) -> str | None:

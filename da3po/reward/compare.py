@@ -10,6 +10,7 @@ from da3po.reward.limits import MAX_DEPTH, MAX_LENGTH, TooComplexError
 from da3po.reward.normalize import normalize
 from da3po.reward.quantities import Quantity, parse_comma_quantity, parse_quantity, split_unit
 from da3po.reward.structure import Items, Leaf, Node, Ordered, assignment
+from da3po.reward.units import ANY
 
 MAX_ITEMS = 100
 
@@ -19,7 +20,9 @@ _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _LONGEST_PRODUCT = 3
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 _COMMAND = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_BASED = re.compile(r"(\w+)_\s*\{?\s*(\d{1,2})\s*\}?")
+_BASED = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d{1,2})\}?")
+_LONG_SYMBOL = re.compile(r"\s+(?:cm|mm|km|kg|mg|ft|mph|min|hrs?|sec|lbs?|inches|feet|miles)(?![A-Za-z])")
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
 _RATIO = re.compile(r"\s*[^:=<>]+(?::[^:=<>]+)+")
 
 
@@ -46,7 +49,15 @@ def _same_text(gold: str, answer: str) -> bool:
     numbers = _same_number(gold, answer)
     if numbers is not None:
         return numbers
-    return _same_node(structure.parse(gold), structure.parse(answer))
+    if _same_node(structure.parse(gold), structure.parse(answer)):
+        return True
+    plain_gold, plain_answer = _ungrouped(gold), _ungrouped(answer)
+    return (plain_gold, plain_answer) != (gold, answer) and _same_node(Leaf(plain_gold), Leaf(plain_answer))
+
+
+def _ungrouped(text: str) -> str:
+    """`1,000,000` as 1000000; where it is no list, it is one number."""
+    return re.sub("[ ,]", "", text) if _GROUPED.fullmatch(text) else text
 
 
 def _squeeze(text: str) -> str:
@@ -172,9 +183,9 @@ def _same_leaf(gold: str, answer: str) -> bool:
         return words
     if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
         return _same_ratio(gold, answer)
-    based = [_BASED.fullmatch(_squeeze(text)) for text in (gold, answer)]
-    if all(based):
-        return False
+    left_based, right_based = _BASED.fullmatch(_squeeze(gold)), _BASED.fullmatch(_squeeze(answer))
+    if left_based and right_based:
+        return [part.upper() for part in left_based.groups()] == [part.upper() for part in right_based.groups()]
     return _same_expression(gold, answer)
 
 
@@ -223,7 +234,7 @@ def _same_ratio(gold: str, answer: str) -> bool:
 
 def _same_expression(gold: str, answer: str) -> bool:
     (gold, gold_unit), (answer, answer_unit) = _without_unit(gold), _without_unit(answer)
-    if gold_unit and answer_unit and gold_unit != answer_unit:
+    if not {gold_unit, answer_unit} & {"", ANY} and gold_unit != answer_unit:
         return False
     if gold_unit or answer_unit:
         return _same_text(gold, answer)
@@ -234,9 +245,10 @@ def _without_unit(text: str) -> tuple[str, str]:
     """Only units that are marked as such: letters at the end of an expression may be variables."""
     if _TRIGONOMETRY.search(text):
         return text, ""  # the degrees of an angle, not of the value
-    bare, unit = split_unit(text)
-    marked = unit in ("%", "°") or r"\text" in text[len(bare) :]
-    return (bare, unit) if marked else (text, "")
+    bare, unit, size = split_unit(text)
+    ending = text[len(bare) :]
+    marked = unit in ("%", "°") or r"\text" in ending or _LONG_SYMBOL.match(ending)
+    return (bare, f"{size} {unit}" if size != 1 else unit) if marked else (text, "")
 
 
 def _rounded(decimal: str, expression: str) -> bool:

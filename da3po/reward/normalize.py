@@ -32,9 +32,10 @@ _SPACE = re.compile(r"\\(?:quad|qquad|enspace|hspace\*?\{[^{}]*\})(?![a-z])|(?<!
 # `\quadx` is a typing slip for `\quad x` that real data has.
 _GLUED_QUAD = re.compile(r"\\q?quad(?=[A-Za-z])")
 _RENAMED = re.compile(
-    r"\\(dfrac|tfrac|cfrac|leq|leqslant|geq|geqslant|neq|lt|gt|ldots|cdots|gets|to|land|lor|rm|bf)(?![A-Za-z])"
+    r"\\(lbrace|rbrace|lbrack|rbrack|dfrac|tfrac|cfrac|leq|leqslant|geq|geqslant|neq|lt|gt|ldots|cdots|gets|to|land|lor|rm|bf)(?![A-Za-z])"
 )
 _NAMES = {
+    "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]",
     "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "leq": r"\le ", "leqslant": r"\le ", "geq": r"\ge ",
     "geqslant": r"\ge ", "neq": r"\ne ", "lt": "<", "gt": ">", "ldots": r"\dots ", "cdots": r"\dots ",
     "gets": "", "to": r"\rightarrow ", "land": " and ", "lor": " or ", "rm": "", "bf": "",
@@ -46,6 +47,19 @@ _FONT = re.compile(
 _UPRIGHT_WORD = re.compile(r"\\mathrm\s*\{([^{}\\]*[A-Za-z][A-Za-z/][^{}\\]*)\}")
 _TEXT = re.compile(r"\\(?:text|mbox|textrm|textnormal|textsf|texttt|hbox)\s*\{([^{}]*)\}")
 _CONNECTIVE = re.compile(r"\\text\{\s*,?\s*(and|or)\s*,?\s*\}", re.IGNORECASE)
+_NUMBER_IN_TEXT = re.compile(r"\\text\{\s*(\d[^{}]*)\}")
+# The letter of a choice that stands before its content: `\textbf{(B)}\ 12`.
+_CHOICE_LABEL = re.compile(r"(?:\\text\{\s*\([A-J]\)\s*\}\s*|\([A-J]\)\s+)(?=\S)")
+_UPRIGHT_UNIT = re.compile(r"(?<=[\d}])(?:\s|~)*\\mathrm\s*\{[\s~]*([NJWCVKTFHLAgsm])\}$")
+_NATURAL_LOG = re.compile(r"\\log\s*_\s*(?:e|\{\s*e\s*\})")
+_CHOOSE = re.compile(r"\{\s*([^{}\\]*)\\choose(?![A-Za-z])\s*([^{}]*)\}")
+_NOTHING = re.compile(r"\\(?:varnothing|emptyset)(?![A-Za-z])|\\\{\s*\\\}")
+_SENTENCES = {
+    "no solution": r"\emptyset ", "no solutions": r"\emptyset ", "no real solution": r"\emptyset ",
+    "no real solutions": r"\emptyset ", "empty set": r"\emptyset ", "the empty set": r"\emptyset ",
+    "dne": r"\text{does not exist}", "does not exist": r"\text{does not exist}",
+    "all real numbers": r"\mathbb{R}", "all reals": r"\mathbb{R}", "every real number": r"\mathbb{R}",
+}  # fmt: skip
 _ASCII_RELATION = re.compile(r"<=|>=|!=|==")
 _RELATIONS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "==": "="}
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|(\d)\s*(\{[^{}]*\})|(\{[^{}]*\})\s*([0-9A-Za-z]))")
@@ -83,17 +97,23 @@ def normalize(answer: str) -> str:
     text = _GLUED_QUAD.sub(" ", text)
     text = _SPACE.sub(" ", text)
     text = _RENAMED.sub(lambda command: _NAMES[command[1]], text)
+    text = _UPRIGHT_UNIT.sub(r"\\text{\1}", text.rstrip(" .$"))
     text = _UPRIGHT_WORD.sub(r"\\text{\1}", text)
     text = _FONT.sub(r"\1", text)
     text = _TEXT.sub(r"\\text{\1}", text)
     text = _CONNECTIVE.sub(r" \1 ", text)
+    text = _NUMBER_IN_TEXT.sub(r"\1", text)
+    text = _NATURAL_LOG.sub(r"\\ln ", text)
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    text = _NOTHING.sub(r"\\emptyset ", text)
     text = _ASCII_RELATION.sub(lambda relation: _RELATIONS[relation.group()], text)
     text = _PLAIN_NAME.sub(lambda name: _PLAIN_NAMES[name[1]], text)
     text = _SHORT_FRACTION.sub(_long_fraction, text)
     text = _BRACKET_ROOT.sub(r"\\sqrt{\1}", text)
     text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
     text = _SPACES.sub(" ", text).strip()
-    return _trim(text)
+    text = _CHOICE_LABEL.sub("", _trim(text), count=1) if _CHOICE_LABEL.match(_trim(text)) else _trim(text)
+    return _SENTENCES.get(_TEXT.sub(r"\1", text).strip().casefold(), text)
 
 
 def _over_escaped(text: str) -> bool:

@@ -20,6 +20,19 @@ _DECIMAL_COMMA = re.compile(rf"{_SIGN}(?P<number>\d+,\d+)")
 _SCIENTIFIC = re.compile(
     rf"{_SIGN}(?P<number>{_PLAIN})\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*)?(?P<power>-?\d{{1,3}})\s*\}}?"
 )
+_E_NOTATION = re.compile(rf"{_SIGN}(?P<number>{_PLAIN})[eE](?P<power>[-+]?\d{{1,3}})")
+_POWER = re.compile(rf"{_SIGN}(?P<base>\d{{1,20}})\s*\^\s*(?:(?P<digit>\d)|\{{\s*(?P<power>-?\d{{1,3}})\s*\}})")
+# 0.1\overline{6}, 0.1\bar{6}, 0.1\dot{6}, 0.\dot{1}4\dot{2}
+_RECURRING = re.compile(
+    rf"{_SIGN}(?P<whole>\d*)\.(?P<fixed>\d*)(?:\\(?:overline|bar|dot)\s*(?:\{{(?P<period>\d+)\}}|(?P<one>\d))"
+    r"|\\dot\s*\{?(?P<first>\d)\}?(?P<inner>\d*)\\dot\s*\{?(?P<last>\d)\}?)"
+)
+_WORDS = {
+    word: value
+    for value, word in enumerate(
+        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+    )
+}
 _SLASHED = re.compile(rf"{_SIGN}\(?(?P<top>{_NUMBER})\)?\s*/\s*\(?(?P<bottom>[-+]?{_NUMBER})\)?")
 _FRACTION = re.compile(rf"{_SIGN}\\frac\s*{_BRACED}\s*{_BRACED}")
 _MIXED = re.compile(rf"{_SIGN}(?P<whole>\d+)\s*\\frac\s*\{{\s*(?P<top>\d+)\s*\}}\s*\{{\s*(?P<bottom>\d+)\s*\}}")
@@ -68,7 +81,30 @@ def parse_number(text: str) -> Number | None:
         return Number(_signed(match["sign"], value))
     if match := _SCIENTIFIC.fullmatch(text):
         return Number(_signed(match["sign"], Fraction(match["number"]) * Fraction(10) ** int(match["power"])))
-    return None
+    return _parse_rare(text)
+
+
+def _parse_rare(text: str) -> Number | None:
+    """1.5e-3, 2^{10}, recurring decimals, and small numbers as words."""
+    if match := _E_NOTATION.fullmatch(text):
+        return Number(_signed(match["sign"], Fraction(match["number"]) * Fraction(10) ** int(match["power"])))
+    if match := _POWER.fullmatch(text):
+        base, power = int(match["base"]), int(match["digit"] or match["power"])
+        if power < 0 and not base:
+            return None
+        if abs(power) * len(match["base"]) <= MAX_DIGITS:
+            return Number(_signed(match["sign"], Fraction(base) ** power))
+    if match := _RECURRING.fullmatch(text):
+        return Number(_signed(match["sign"], _recurring(match)))
+    value = _WORDS.get(text.lower())
+    return Number(Fraction(value)) if value is not None else None
+
+
+def _recurring(match: re.Match[str]) -> Fraction:
+    period = match["period"] or match["one"] or match["first"] + match["inner"] + match["last"]
+    fixed = match["fixed"]
+    value = Fraction(int((match["whole"] or "0") + fixed)) + Fraction(int(period), 10 ** len(period) - 1)
+    return value / 10 ** len(fixed)
 
 
 def parse_decimal_comma(text: str) -> Number | None:

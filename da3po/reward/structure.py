@@ -13,12 +13,17 @@ _MATRIX = re.compile(
     r"(?P<body>(?:(?!\\begin).)*?)\\end\{(?P=kind)\}",
     re.DOTALL,
 )
+_OUTWARD = re.compile(r"([\[\](])([^\[\](),]+[,;][^\[\](),]+)([\[\])])")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?'*)"
 _SIMPLE = re.compile(
     rf"(?:\\angle\s*)?(?:{_NAME}(?:\([^()=<>]*\))?|\|\s*[A-Z]{{2}}\s*\||\\overline\s*\{{[A-Z]+\}}"
     rf"|\\frac\s*\{{{_NAME}\}}\s*\{{{_NAME}\}}|{_NAME}(?:\s*:\s*{_NAME})+|\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\))"
 )
 _MEMBERSHIP = re.compile(rf"\s*{_SIMPLE.pattern}\s*\\in(?![A-Za-z])\s*")
+_BUILDER = re.compile(
+    rf"\\\{{\s*(?P<name>{_NAME})\s*(?:\\in\s*\\mathbb\s*\{{?R\}}?\s*)?(?:\\mid|\\vert|\||:)\s*"
+    r"(?P<condition>(?=.*(?:<|>|\\le|\\ge)).*)\\\}"
+)
 _RELATION = (r"\le", r"\ge", "<", ">")
 _VARIABLE = re.compile(r"\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?")
 _FUNCTION_WORDS = re.compile(r"\\(?:pi|infty|sqrt|frac|sin|cos|tan|log|ln)(?![A-Za-z])|(?<![A-Za-z])e(?![A-Za-z])")
@@ -53,6 +58,7 @@ Node = Leaf | Items | Ordered
 def parse(text: str) -> Node:
     """The structure of a normalised answer."""
     text = _MEMBERSHIP.sub("", text.strip(), count=1) if _MEMBERSHIP.match(text.strip()) else text.strip()
+    text = _OUTWARD.sub(lambda ends: _facing(ends), text) if text[:1] == "]" or text[-1:] == "[" else text
     matrix = _MATRIX.fullmatch(_unwrapped(text))
     if matrix:
         return _matrix(matrix["body"])
@@ -64,6 +70,12 @@ def parse(text: str) -> Node:
     if len(united) > 1:
         return Items(tuple(parse(part) for part in united))
     return _enclosed(text) or _signs(text) or _interval(text) or Leaf(text)
+
+
+def _facing(interval: re.Match[str]) -> str:
+    """`]0, 1[` as (0, 1): brackets that are turned away leave their end out."""
+    left, ends, right = interval.groups()
+    return ("(" if left == "]" else left) + ends + (")" if right == "[" else right)
 
 
 def _unwrapped(text: str) -> str:
@@ -123,6 +135,8 @@ def assignment(text: str) -> tuple[str, str] | None:
 def _enclosed(text: str) -> Node | None:
     if not enclosed(text):
         return None
+    if builder := _BUILDER.fullmatch(text):
+        return parse(builder["condition"])
     if text.startswith(r"\{") and text.endswith(r"\}"):
         return _as_items(parse(text[2:-2]))
     inner = split(text[1:-1], (",", ";"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +18,7 @@ from latex2sympy2_extended.latex2sympy2 import latex2sympy
 from math_verify import verify
 from math_verify.grader import should_treat_as_complex
 
+from da3po.reward.exact import exact_value
 from da3po.reward.limits import TooComplexError
 
 MAX_TERMS = 1000
@@ -32,6 +34,7 @@ POINTS = (
     ("0.58", "0.21", "0.44"),
 )
 MIN_POINTS = 2
+IMAGINARY_UNIT = "i"
 TOLERANCE = sympy.Float(10) ** -30
 
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
@@ -49,6 +52,8 @@ def equal(gold: str, answer: str) -> bool:
         return False
     if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
         verdict = _same_value(left, right)
+        if verdict is not True and IMAGINARY_UNIT in _names(left, right):
+            verdict = _same_complex_value(left, right)
         if verdict is not None:
             return verdict
     if _is_equation(left) and _is_equation(right):
@@ -91,12 +96,13 @@ def _exact_decimal(decimal: re.Match[str]) -> str:
 def _check_size(expression: sympy.Basic) -> float:
     """An upper bound of log10 |expression|, found before it is computed; symbols count as 10."""
     if isinstance(expression, sympy.Rational):
-        return max(0.0, (abs(expression.p).bit_length() - abs(expression.q).bit_length() + 1) * 0.3011)
+        return abs(math.log10(abs(expression.p) or 1) - math.log10(expression.q))
     if isinstance(expression, sympy.Sum | sympy.Product):
         _check_range(expression)
     sizes = [_check_size(argument) for argument in expression.args]
     if isinstance(expression, sympy.Pow):
-        size = max(1.0, sizes[0]) * _magnitude(expression.args[1])
+        base = sizes[0] if isinstance(expression.args[0], sympy.Rational) else max(1.0, sizes[0])
+        size = base * _magnitude(expression.args[1])
     elif isinstance(expression, sympy.exp):
         size = _magnitude(expression.args[0])
     elif isinstance(expression, sympy.factorial | sympy.gamma):
@@ -132,10 +138,9 @@ def _same_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     """Equality by value, at several points if there are symbols; None if values do not decide."""
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     if not symbols:
-        return _close(_evaluate(left), _evaluate(right))
+        return _same_constant(left, right)
     verdicts = []
-    for point in POINTS:
-        values = {symbol: sympy.Rational(point[i % len(point)]) + i // len(point) for i, symbol in enumerate(symbols)}
+    for values in _points(symbols):
         a, b = _evaluate(left.xreplace(values)), _evaluate(right.xreplace(values))
         if a is None or b is None:
             return None
@@ -148,8 +153,44 @@ def _same_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     return True if len(verdicts) >= MIN_POINTS else None
 
 
-def _evaluate(expression: sympy.Expr) -> sympy.Expr | None:
-    value = expression.evalf(PRECISION, maxn=400)
+def _names(*expressions: sympy.Expr) -> list[str]:
+    return sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
+
+
+def _points(symbols: Iterable[sympy.Symbol]) -> Iterator[dict[sympy.Symbol, sympy.Rational]]:
+    """Values of the symbols; the parser makes several symbols of one name, and a name has one value."""
+    symbols = list(symbols)
+    names = sorted({symbol.name for symbol in symbols})
+    for point in POINTS:
+        by_name = {name: sympy.Rational(point[i % len(point)]) + i // len(point) for i, name in enumerate(names)}
+        yield {symbol: by_name[symbol.name] for symbol in symbols}
+
+
+def _same_complex_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
+    """Equality by value where `i` is the imaginary unit and the other symbols are real."""
+    for values in _points(left.free_symbols | right.free_symbols):
+        values = {symbol: sympy.I if symbol.name == IMAGINARY_UNIT else value for symbol, value in values.items()}
+        verdict = _close(_evaluate(left.xreplace(values)), _evaluate(right.xreplace(values)))
+        if not verdict:
+            return verdict
+    return True
+
+
+def _same_constant(left: sympy.Expr, right: sympy.Expr) -> bool | None:
+    """Exactly if both are rational; else to 30 digits after the decimal point."""
+    exact = exact_value(left), exact_value(right)
+    if exact[0] is not None and exact[1] is not None:
+        return exact[0] == exact[1]
+    a, b = _evaluate(left), _evaluate(right)
+    if a is None or b is None or not (a.is_finite and b.is_finite) or not _close(a, b):
+        return _close(a, b)
+    num_digits = PRECISION + int(sympy.log(sympy.Abs(a) + 1, 10).evalf(5))
+    a, b = _evaluate(left, num_digits), _evaluate(right, num_digits)
+    return None if a is None or b is None else bool(sympy.Abs(a - b) <= TOLERANCE)
+
+
+def _evaluate(expression: sympy.Expr, num_digits: int = PRECISION) -> sympy.Expr | None:
+    value = expression.evalf(num_digits, maxn=max(400, 2 * num_digits))
     return value if value.is_number and not value.has(sympy.nan, sympy.Function) else None
 
 
@@ -172,8 +213,7 @@ def _same_equation(left: sympy.Eq, right: sympy.Eq) -> bool:
     if not symbols:
         return bool(_same_value(a, b))
     ratios = []
-    for point in POINTS:
-        values = {symbol: sympy.Rational(point[i % len(point)]) + i // len(point) for i, symbol in enumerate(symbols)}
+    for values in _points(symbols):
         x, y = _evaluate(a.xreplace(values)), _evaluate(b.xreplace(values))
         if x is None or y is None:
             return bool(verify(left, right, timeout_seconds=None))
