@@ -7,6 +7,7 @@ Text reaches SymPy only through the LaTeX grammar of latex2sympy2_extended, whic
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,9 @@ from math_verify.grader import should_treat_as_complex
 
 from da3po.reward.exact import exact_value
 from da3po.reward.limits import TooComplexError
+
+# It warns once a process that no alarm is set; the deadline is the pool's.
+logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 MAX_TERMS = 1000
 MAX_LOG10 = 20_000.0  # of any value that is computed

@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from da3po.config.schema import ConfigError, EvalConfig
+from da3po.config.schema import ConfigError, EvalConfig, RewardConfig
 from da3po.eval.result import reported_ks
 from da3po.eval.runner import evaluate, rows
+from da3po.reward.pool import GraderPool
 from da3po.types import Completion, FinishReason, Grade, GroupRequest, GroupResult, Outcome, Prompt
 
 
@@ -131,3 +132,16 @@ def test_equal_samples_are_refused() -> None:
     """V04: four samples at temperature 0 are one sample."""
     with pytest.raises(ConfigError, match="4 equal samples"):
         EvalConfig(num_samples=4, temperature=0.0)
+
+
+async def test_training_is_graded_against_its_own_answers_before_and_after_an_evaluation() -> None:
+    """R28: all golds of the evaluation are 999, the engine always gives the training gold."""
+    pool = GraderPool(RewardConfig(grader="dapo_v1"))
+    try:
+        engine = ScriptedEngine({"a": ["Answer: 7"] * 4})
+        [before] = await pool.grade("7", ["Answer: 7"])
+        result = await evaluate(engine.generate, pool.grade, [prompt("a", gold="999")], CONFIG, seed=1)
+        [after] = await pool.grade("7", ["Answer: 7"])
+    finally:
+        pool.close()
+    assert (before.outcome.value, result.avg.value, after.outcome.value) == ("correct", 0.0, "correct")
