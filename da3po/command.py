@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from da3po.checkpoint.directory import CheckpointError
@@ -42,9 +42,13 @@ def run_command(body: Callable[[], int], *, failures: tuple[type[Exception], ...
     except failures as error:
         return _say(error, FAILURE)
     except Interrupted as error:
-        return _say(error, error.exit_code)
+        return _say(f"stopped by {error}", error.exit_code)
     except KeyboardInterrupt:
-        return _say("SIGINT", SIGNAL_OFFSET + signal.SIGINT)
+        return _say("stopped by SIGINT", SIGNAL_OFFSET + signal.SIGINT)
+
+
+def wants_help(arguments: Sequence[str]) -> bool:
+    return any(argument in ("-h", "--help", "help") for argument in arguments)
 
 
 def _say(what: object, code: int) -> int:

@@ -24,8 +24,8 @@ from typing import Any
 from da3po.checkpoint.run_directory import RunDirectory
 from da3po.cluster.session import ClusterError, Session
 from da3po.cluster.workers import start_within
-from da3po.command import run_command, run_main_task
-from da3po.config.load import load
+from da3po.command import USAGE_ERROR, run_command, run_main_task, wants_help
+from da3po.config.load import help_text, load
 from da3po.config.rules import EVALUATION, check
 from da3po.config.schema import BenchmarkConfig, Config, DataConfig
 from da3po.data.files import short_name
@@ -44,6 +44,7 @@ from da3po.launch import Engines, check_length, num_gpus
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.reward.golds import objection
+from da3po.reward.graders import GraderError, check_grader
 from da3po.reward.pool import GraderPool
 from da3po.runtime.logs import set_up_logging
 from da3po.runtime.platform import Platform, resolve
@@ -58,7 +59,11 @@ def main(arguments: Sequence[str]) -> int:
     on_disk = {"compare": _compare, "table": _table}
     if arguments and arguments[0] in on_disk:
         return run_command(lambda: on_disk[arguments[0]](arguments[1:]))
-    return run_command(lambda: _evaluate(load(arguments)), failures=(ClusterError, EngineError))
+    if wants_help(arguments) or not arguments:
+        print(__doc__)
+        print(help_text("da3po eval model=DIR [GROUP=CHOICE ...] [KEY=VALUE ...]"))
+        return 0 if arguments else USAGE_ERROR
+    return run_command(lambda: _evaluate(load(arguments)), failures=(ClusterError, EngineError, GraderError))
 
 
 def _compare(arguments: Sequence[str]) -> int:
@@ -90,6 +95,7 @@ class Prepared:
 
 def prepare(config: Config) -> Prepared:
     check(config, EVALUATION)
+    check_grader(config.reward)
     model = locate_model(config.model.path)
     check_length(config, read_model_spec(model), training=False)
     platform = resolve(config.learner.device)

@@ -7,10 +7,12 @@ This and the other command modules are the only ones that know concrete classes.
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from da3po import loop
 from da3po.algo.mismatch import MismatchError, MismatchGate
@@ -19,8 +21,9 @@ from da3po.checkpoint.run_directory import RunDirectory, find_start
 from da3po.checkpoint.saver import Saver, check_identity
 from da3po.cluster.session import ClusterError, Session
 from da3po.cluster.workers import start_within
-from da3po.command import STARVED, run_command, run_main_task
-from da3po.config.load import dump, load
+from da3po.command import STARVED, Interrupted, run_command, run_main_task, wants_help
+from da3po.config.build import flatten, to_tree
+from da3po.config.load import dump, help_text, load
 from da3po.config.rules import TRAINING, check
 from da3po.config.schema import Config
 from da3po.data.cursor import Cursor, fingerprint
@@ -28,7 +31,9 @@ from da3po.data.prompts import TrainingSet, load_prompts, load_training_set
 from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
+from da3po.eval.record import weights_fingerprint
 from da3po.launch import Engines, Ranks, check_length, num_gpus
+from da3po.learner.client import RemoteLearner
 from da3po.learner.megatron.fields import check_fields
 from da3po.learner.megatron.precision import check_device
 from da3po.models.hf_config import read_model_spec
@@ -37,6 +42,7 @@ from da3po.pack.packer import Packer
 from da3po.plan.layout import check_layout, pack_multiples
 from da3po.report.plot import plot_run
 from da3po.reward.golds import objection
+from da3po.reward.graders import GraderError, check_grader
 from da3po.reward.pool import GraderPool
 from da3po.rollout.collector import Collector
 from da3po.rollout.postprocess import PostProcessor, StarvationError
@@ -50,11 +56,14 @@ from da3po.types import Prompt
 logger = logging.getLogger(__name__)
 
 # Errors of a run's parts whose own words are all that a user needs.
-FAILURES = (ClusterError, EngineError, MismatchError, SyncError)
+FAILURES = (ClusterError, EngineError, GraderError, MismatchError, SyncError)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the overrides say; the exit code is described in `da3po.command`."""
+    if wants_help(arguments):
+        print(help_text("da3po train [GROUP=CHOICE ...] [KEY=VALUE ...]"))
+        return 0
     set_up_logging("main")
     return run_command(lambda: _train(load(arguments)), failures=FAILURES)
 
@@ -64,15 +73,57 @@ def _train(config: Config) -> int:
     prepared = prepare(config)
     with run_dir.open():
         checkpoints = CheckpointDirectory(run_dir.checkpoints, config.checkpoint.keep)
-        start = find_start(checkpoints, config.run.resume)
-        if start and start.step >= config.train.steps:
+        identity = identify(config, prepared)
+        start = _find_start(config, checkpoints, identity)
+        if start.step >= config.train.steps and run_dir.export.is_dir():
             print(f"{run_dir.path} is finished: step {start.step} of {config.train.steps} is done")
             print(compare_ends(run_dir.evaluations))
             return 0
         run_dir.config.write_text(dump(config), encoding="utf-8")
         logger.info("%s; run directory %s", prepared.platform.reason, run_dir.path)
         with Session(config.cluster, num_gpus(config, prepared.platform, training=True)):
-            return run_main_task(_run(config, prepared, run_dir, checkpoints, start))
+            try:
+                return run_main_task(_run(config, prepared, run_dir, checkpoints, identity, start))
+            except Interrupted:
+                _say_where_it_goes_on(checkpoints)
+                raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a run begins: at step 0, or after the step of a checkpoint, with its state."""
+
+    step: int = 0
+    checkpoint: Checkpoint | None = None
+    rollouts: dict[str, Any] = field(default_factory=dict)
+
+
+def _find_start(config: Config, checkpoints: CheckpointDirectory, identity: dict[str, Any]) -> Start:
+    """Raises CheckpointError if the run directory holds a run of something else, or a checkpoint that is damaged."""
+    checkpoint = find_start(checkpoints, config.run.resume)
+    if checkpoint is None:
+        return Start()
+    state = checkpoint.state()
+    check_identity(checkpoint, state["identity"], identity)
+    return Start(step=checkpoint.step, checkpoint=checkpoint, rollouts=state["rollouts"])
+
+
+def identify(config: Config, prepared: Prepared) -> dict[str, Any]:
+    """What makes a run this run and no other. Steps, layout, engines, evaluation, optimizer may change on resuming."""
+    return {
+        "model (its weights)": weights_fingerprint(prepared.model),
+        "data (its prompts)": fingerprint(prepared.train.prompts),
+        "run.seed": config.run.seed,
+        "rollout.num_samples": config.rollout.num_samples,
+        "rollout.temperature": config.rollout.temperature,
+        **dict(flatten(to_tree(config.algo), "algo.")),
+    }
+
+
+def _say_where_it_goes_on(checkpoints: CheckpointDirectory) -> None:
+    latest = checkpoints.latest()
+    where = f"goes on after step {latest.step}" if latest else "starts from the beginning: no checkpoint was due yet"
+    print(f"the same command {where}", flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +140,7 @@ def prepare(config: Config) -> Prepared:
     """Check the options, the model's shape and the data, the cheapest first."""
     check(config, TRAINING)
     check_fields(config.learner.megatron)
+    check_grader(config.reward)
     model = locate_model(config.model.path)
     spec = read_model_spec(model)
     check_layout(spec, config.parallel)
@@ -109,11 +161,11 @@ async def _run(
     prepared: Prepared,
     run_dir: RunDirectory,
     checkpoints: CheckpointDirectory,
-    start: Checkpoint | None,
+    identity: dict[str, Any],
+    start: Start,
 ) -> int:
-    first = start.step if start else 0
     async with AsyncExitStack() as stack:
-        recorder = build_recorder(config.logging, run_dir.path, after=first, last_step=config.train.steps)
+        recorder = build_recorder(config.logging, run_dir.path, after=start.step, last_step=config.train.steps)
         stack.callback(recorder.close)
         graders = GraderPool(config.reward)
         stack.callback(graders.close)
@@ -128,7 +180,6 @@ async def _run(
         await engines.pool.open_channel(await learner.open_channel(engines.pool.num_receivers))
 
         collector = build_collector(config, prepared.train, engines, graders)
-        identity = {"model": prepared.model.name, "data": fingerprint(prepared.train.prompts)}
         saver = Saver(
             directory=checkpoints,
             learner=learner,
@@ -139,12 +190,10 @@ async def _run(
             last_step=config.train.steps,
             announce=recorder.event,
         )
-        if start:
-            state = start.state()
-            check_identity(start, state["identity"], identity)
-            await learner.load(start.learner)
-            collector.load_state_dict(state["rollouts"])
-            recorder.event(f"resuming after step {first} from {start.path}")
+        if start.checkpoint:
+            await learner.load(start.checkpoint.learner)
+            collector.load_state_dict(start.rollouts)
+            recorder.event(f"resuming after step {start.step} from {start.checkpoint.path}")
         evaluator = DuringTraining(
             prompts=prepared.eval_prompts,
             generate=engines.pool.generate,
@@ -156,7 +205,7 @@ async def _run(
             record=recorder.evaluation,
         )
         run = loop.Run(
-            step=first,
+            step=start.step,
             last_step=config.train.steps,
             rollouts=collector,
             packer=build_packer(config),
@@ -173,10 +222,19 @@ async def _run(
             await saver.save(run.step)
             recorder.event(f"the run ends after step {run.step}, saved: {error}")
             return STARVED
-        await learner.export(run_dir.export)
+        await _export(learner, run_dir)
         recorder.event(f"exported {run_dir.export}")
         _sum_up(recorder, run_dir)
     return 0
+
+
+async def _export(learner: RemoteLearner, run_dir: RunDirectory) -> None:
+    """Write the Hugging Face directory under another name first: one called `export` is whole."""
+    writing = run_dir.path / ".writing-export"
+    for old in (writing, run_dir.export):
+        shutil.rmtree(old, ignore_errors=True)
+    await learner.export(writing)
+    writing.rename(run_dir.export)
 
 
 def build_collector(config: Config, data: TrainingSet, engines: Engines, graders: GraderPool) -> Collector:

@@ -112,19 +112,22 @@ class CheckpointDirectory:
 
 def find_damage(path: Path, *, checksums: bool) -> str | None:
     """What is wrong with a checkpoint folder, or None if every file of its manifest is there in full."""
+    if not (path / MANIFEST).is_file():
+        return f"it has no {MANIFEST}"
     try:
         files = json.loads((path / MANIFEST).read_text())["files"]
-    except FileNotFoundError:
-        return f"it has no {MANIFEST}"
-    except (ValueError, KeyError):
+        entries = [(name, int(entry["bytes"]), str(entry["blake2b"])) for name, entry in files.items()]
+    except (ValueError, KeyError, TypeError, AttributeError):
         return f"its {MANIFEST} cannot be read"
-    for name, entry in files.items():
+    if "state.json" not in files:
+        return f"its {MANIFEST} names no state.json"
+    for name, num_bytes, checksum in entries:
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != entry["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes, not {entry['bytes']}"
-        if checksums and _checksum(file) != entry["blake2b"]:
+        if file.stat().st_size != num_bytes:
+            return f"{name} has {file.stat().st_size} bytes, not {num_bytes}"
+        if checksums and _checksum(file) != checksum:
             return f"{name} does not match its checksum"
     return None
 

@@ -32,8 +32,11 @@ class RunDirectory:
         Raises:
             CheckpointError: another process holds it.
         """
-        for folder in (self.path, self.checkpoints, self.evaluations, self.logs):
-            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for folder in (self.path, self.checkpoints, self.evaluations, self.logs):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"run.dir={self.path} cannot be made: {error}") from error
         descriptor = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

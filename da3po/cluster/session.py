@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from types import TracebackType
+from typing import Any
 
 import ray
 
@@ -50,7 +51,7 @@ class Session:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Workers run under the interpreter and packages of this environment, whatever tool launched it.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        ray.init(
+        _init(
             address="local",
             include_dashboard=False,
             log_to_driver=False,
@@ -62,9 +63,17 @@ class Session:
     def _join(self) -> None:
         if not os.environ.get("RAY_ADDRESS"):
             raise ClusterError("cluster.kind=existing needs RAY_ADDRESS in the environment")
-        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        _init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
 
     def _check_gpus(self) -> None:
         have = int(ray.cluster_resources().get("GPU", 0))
         if have < self._num_gpus:
             raise ClusterError(f"the run needs {self._num_gpus} GPUs for learner and engines, the cluster has {have}")
+
+
+def _init(**options: Any) -> None:
+    try:
+        ray.init(**options)
+    except (RuntimeError, ConnectionError, ValueError) as error:
+        ray.shutdown()
+        raise ClusterError(f"Ray did not start: {str(error).strip()}") from error

@@ -46,6 +46,15 @@ def _plain(value: Any) -> Any:
     return copy.copy(value)
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every leaf of a tree."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
 def walk(section: type = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every key with its type, sections before their leaves."""
     for name, kind in field_types(section).items():

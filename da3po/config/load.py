@@ -6,6 +6,7 @@ the files under conf/ hold differences only.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,6 +102,22 @@ def _groups() -> dict[str, list[str]]:
     return groups
 
 
+def help_text(usage: str) -> str:
+    """How to call a command that takes overrides: the groups with their choices, and where options are described."""
+    lines = [f"  {group}={'|'.join(choices)}" for group, choices in sorted(_groups().items())]
+    return "\n".join(
+        [
+            f"usage: {usage}",
+            "",
+            "Groups and their choices:",
+            *lines,
+            "",
+            "Every other option is KEY=VALUE, such as train.steps=5 or rollout.num_samples=8; one that does not exist",
+            "is refused with the nearest one. All keys, with defaults and meaning: da3po/config/schema.py.",
+        ]
+    )
+
+
 def _prepare(text: str) -> str:
     """Check one override's key, and quote a string value, so that any path comes through as it is."""
     match = _OVERRIDE.fullmatch(text)
@@ -113,10 +130,7 @@ def _prepare(text: str) -> str:
             raise ConfigError(f"model={value}: neither a directory nor one of {', '.join(groups['model'])}")
         key = "model.path"
     if key in groups:
-        if value not in groups[key] and key in sections():
-            _refuse_scalar_over_section(key, value, groups[key])
-        if value not in groups[key]:
-            raise ConfigError(f"{key}={value}: there is no such option; {key} is one of {', '.join(groups[key])}")
+        _check_choice(key, value, groups[key])
         return f"{key}={value}"
     if open_section_of(key):
         return f"++{key}={value}"  # Hydra takes a key that the tree does not have yet only if told so
@@ -124,15 +138,28 @@ def _prepare(text: str) -> str:
         inside = ", ".join(option for option in options if option.startswith(key + ".")) or f"{key}.FIELD"
         raise ConfigError(f"{key} is a section, not a value (got {value!r}); its options are {inside}")
     if key not in options:
-        raise unknown_key(key.lstrip("+~"))
+        raise _unknown(text, key)
     return f"{key}={_quote(value) if _is_text(options[key], value) else value}"
 
 
-def _refuse_scalar_over_section(key: str, value: str, choices: list[str]) -> None:
-    raise ConfigError(
-        f"{key}={value}: {key} is a section, not a value; choose one of {', '.join(choices)}, "
-        "or set one of its options: " + ", ".join(option for option in leaves() if option.startswith(key + "."))
-    )
+def _check_choice(group: str, value: str, choices: list[str]) -> None:
+    """Raises ConfigError unless `value` is one of a group's files."""
+    if value in choices:
+        return
+    near = difflib.get_close_matches(value, choices, n=1)
+    if near:
+        raise ConfigError(f"{group}={value}: there is no such choice; did you mean {group}={near[0]}?")
+    message = f"{group}={value}: there is no such choice; {group} is one of {', '.join(choices)}"
+    if group in sections():
+        message += "; or set one of its options: " + ", ".join(o for o in leaves() if o.startswith(group + "."))
+    raise ConfigError(message)
+
+
+def _unknown(text: str, key: str) -> ConfigError:
+    bare = key.lstrip("+~")
+    if bare != key and bare in leaves():
+        return ConfigError(f"{text}: every option exists already, write {text.lstrip('+~')}")
+    return unknown_key(bare)
 
 
 def _is_text(kind: Any, value: str) -> bool:

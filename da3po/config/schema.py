@@ -38,6 +38,9 @@ class RunConfig:
     seed: int = 1
     resume: Literal["auto", "never", "must"] = "auto"
 
+    def __post_init__(self) -> None:
+        _require(0 <= self.seed < 2**32, f"run.seed must lie between 0 and {2**32 - 1}, got {self.seed}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -155,7 +158,10 @@ class DaaConfig:
     prior: float = 2.0
 
     def __post_init__(self) -> None:
-        _require(self.lambda_ >= 1, f"algo.daa.lambda must be >= 1 (1 is DAPO), got {self.lambda_}")
+        _require(
+            self.lambda_ >= 1 and math.isfinite(self.lambda_),
+            f"algo.daa.lambda must be >= 1 (1 is DAPO), got {self.lambda_}",
+        )
         _require(0 < self.tau < 1, f"algo.daa.tau must lie between 0 and 1, got {self.tau}")
         _require(self.lambda_max >= 1, f"algo.daa.lambda_max must be >= 1, got {self.lambda_max}")
         _require(self.prior > 0, f"algo.daa.prior must be positive, got {self.prior}")
@@ -334,6 +340,11 @@ class OptimConfig:
         _require(self.lr > 0 and math.isfinite(self.lr), f"optim.lr must be positive, got {self.lr}")
         _require(0 <= self.min_lr <= self.lr, f"optim.min_lr must lie between 0 and optim.lr, got {self.min_lr}")
         _require(self.warmup_steps >= 0, f"optim.warmup_steps must be >= 0, got {self.warmup_steps}")
+        _require(0 < self.eps < 1, f"optim.eps must lie between 0 and 1, got {self.eps}")
+        _require(
+            self.weight_decay >= 0 and math.isfinite(self.weight_decay),
+            f"optim.weight_decay must be >= 0, got {self.weight_decay}",
+        )
         _require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "optim.beta1 and optim.beta2 must lie in [0, 1)")
         _require(self.clip_grad > 0, f"optim.clip_grad must be positive, got {self.clip_grad}")
         _require(self.max_skipped >= 1, f"optim.max_skipped must be >= 1, got {self.max_skipped}")
@@ -469,6 +480,9 @@ class MismatchConfig:
 
     max_mean: float | None = None
 
+    def __post_init__(self) -> None:
+        _require(self.max_mean is None or self.max_mean > 0, f"mismatch.max_mean must be > 0, got {self.max_mean}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
@@ -555,6 +569,9 @@ class LoggingConfig:
     console: Literal["auto", "rich", "plain"] = "auto"
     tensorboard: bool = True
     num_rollouts: int = 2
+
+    def __post_init__(self) -> None:
+        _require(self.num_rollouts >= 0, f"logging.num_rollouts must be >= 0, got {self.num_rollouts}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

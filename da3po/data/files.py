@@ -49,7 +49,7 @@ def short_name(name: str) -> str:
 def read_rows(path: Path) -> Iterator[Row]:
     """Rows in file order, numbered from 1 (jsonl: by line). Raises DataError for a file that cannot be read."""
     try:
-        reader = READERS[path.suffix]
+        reader = READERS[path.suffix.lower()]
     except KeyError:
         raise DataError(f"{path}: expected a file that ends in {' or '.join(READERS)}") from None
     return reader(path)
@@ -65,8 +65,15 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise DataError(f"{path}: not a parquet file ({error})") from None
     number = 0
     with file:
-        for batch in file.iter_batches():
-            for row in batch.to_pylist():
+        batches = file.iter_batches()
+        while True:
+            try:
+                rows = next(batches).to_pylist()
+            except StopIteration:
+                return
+            except (pyarrow.ArrowException, OSError) as error:
+                raise DataError(f"{path}: damaged after row {number} ({error})") from None
+            for row in rows:
                 number += 1
                 yield number, row
 
@@ -86,7 +93,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
                 raise bad
             try:
                 row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            except (ValueError, RecursionError) as error:
                 bad = DataError(f"{path}, line {number}: not valid JSON ({error})")
                 continue
             if not isinstance(row, dict):

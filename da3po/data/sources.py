@@ -60,6 +60,8 @@ def _problem(name: str, number: int, row: Mapping[str, Any], config: DataConfig)
         if not isinstance(fields.text, str) or not fields.text.strip():
             raise ValueError(f"no problem text: {fields.text!r}")
         gold = gold_text(fields.gold)
+        _require_unicode(fields.text)
+        _require_unicode(gold)
     except (ValueError, KeyError, TypeError) as error:
         reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{name}, row {number}: {reason}", row=number) from error
@@ -67,6 +69,14 @@ def _problem(name: str, number: int, row: Mapping[str, Any], config: DataConfig)
     text = fields.text
     uid = problem_uid(source, text)
     return Problem(uid=uid, text=text, gold=gold, source=source, messages=fields.messages, row=number)
+
+
+def _require_unicode(text: str) -> None:
+    """Raises ValueError for text with half a surrogate pair, which no tokenizer and no file can take."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not valid Unicode ({error.reason} at character {error.start})") from None
 
 
 def _plain_fields(row: Mapping[str, Any], config: DataConfig) -> _Fields:
@@ -77,7 +87,11 @@ def _plain_fields(row: Mapping[str, Any], config: DataConfig) -> _Fields:
 
 
 def _dapo_fields(row: Mapping[str, Any]) -> _Fields:
-    messages = tuple({"role": str(turn["role"]), "content": str(turn["content"])} for turn in row["prompt"])
+    if not isinstance(row["prompt"], list) or not isinstance(row["reward_model"], Mapping):
+        raise ValueError("`prompt` must be a list of messages and `reward_model` an object with `ground_truth`")
+    if any(not isinstance(turn.get("content"), str) for turn in row["prompt"]):
+        raise ValueError("the `content` of every message in `prompt` must be text")
+    messages = tuple({"role": str(turn["role"]), "content": turn["content"]} for turn in row["prompt"])
     asked = [turn["content"] for turn in messages if turn["role"] == "user"]
     if not asked:
         raise ValueError("`prompt` has no user message")

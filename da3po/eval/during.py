@@ -59,23 +59,21 @@ class DuringTraining:
 
 def write_result(stem: Path, result: EvalResult, prompts: Sequence[Prompt]) -> None:
     """`stem`.jsonl gets a row per sample, then `stem`.json the summary, so that a summary means that all is there."""
-    with stem.with_suffix(".jsonl").open("w", encoding="utf-8", errors="backslashreplace") as file:
+    with stem.with_name(stem.name + ".jsonl").open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows(result, prompts):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    stem.with_suffix(".json").write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
+    stem.with_name(stem.name + ".json").write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
 
 
 def compare_ends(folder: Path) -> str:
     """The first and the last evaluation of a run side by side, for people; says so if there are not two."""
     files = sorted(folder.glob("step_*.json"))
     if len(files) < 2:
-        return f"{len(files)} evaluations in {folder}; before and after need two"
+        return "the run was not evaluated both before and after training (eval.before, eval.after)"
     before, after = (json.loads(file.read_text()) for file in (files[0], files[-1]))
-    n = before["num_samples"]
     lines = [
-        f"accuracy on {summary['num_problems']} held-out problems x {summary['num_samples']} samples, {when}: "
-        f"{_estimate(f'avg@{n}', summary['avg'])}  {_estimate(f'pass@{n}', summary['pass_at'][str(n)])}"
-        for when, summary in ((f"before (step {_step(files[0])})", before), (f"after (step {_step(files[-1])})", after))
+        _line(f"before (step {_step(files[0])})", before),
+        _line(f"after (step {_step(files[-1])})", after),
     ]
     apart = after["avg"]["low"] > before["avg"]["high"]
     lines.append(
@@ -83,6 +81,14 @@ def compare_ends(folder: Path) -> str:
         + ("do not overlap" if apart else "overlap")
     )
     return "\n".join(lines)
+
+
+def _line(when: str, summary: dict[str, Any]) -> str:
+    n = summary["num_samples"]
+    return (
+        f"accuracy on {summary['num_problems']} held-out problems x {n} samples, {when}: "
+        f"{_estimate(f'avg@{n}', summary['avg'])}  {_estimate(f'pass@{n}', summary['pass_at'][str(n)])}"
+    )
 
 
 def _estimate(name: str, of: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from da3po.config.schema import ConfigError, RewardConfig
 from da3po.types import Grade, Outcome
 
 Grader = Callable[[str, str], Grade]
@@ -56,3 +57,11 @@ def _checked(name: str, grader: Callable[[str, str], Any]) -> Grader:
         raise GraderError(f"reward.grader={name} must return one Grade or bool, got {result!r}")
 
     return grade
+
+
+def check_grader(config: RewardConfig) -> None:
+    """Raises ConfigError if reward.grader names no grader, before anything is started."""
+    try:
+        load_grader(config.grader)
+    except GraderError as error:
+        raise ConfigError(str(error)) from error

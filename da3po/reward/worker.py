@@ -47,7 +47,7 @@ def _grade_one(grader: Grader, gold: str, response: str) -> Grade:
         return grader(gold, response)
     except GraderError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong inside is the outcome "error", and is counted
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - it is the outcome "error", and counted
         return Grade(outcome=Outcome.ERROR, detail=f"{type(error).__name__}: {str(error)[:200]}")
 
 

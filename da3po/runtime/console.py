@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping
 from typing import Literal, Protocol, TextIO
@@ -99,6 +100,8 @@ def build_console(
 ) -> Console:
     """The console for `logging.console`, on standard output unless another stream is given."""
     stream = sys.stdout if stream is None else stream
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # a model's text has characters that a terminal may lack
     if mode == "plain" or (mode == "auto" and not stream.isatty()):
         return PlainConsole(stream, last_step=last_step)
     return RichConsole(RichTerminal(file=stream, force_terminal=True), first_step=first_step, last_step=last_step)

@@ -38,10 +38,16 @@ def rewind(path: Path, step: int) -> None:
     """Drop rows of later steps, and a last line that was cut off while it was written. No file is an empty file."""
     if not path.exists():
         return
-    kept = "".join(line for row, line in _whole_lines(path) if row["step"] <= step)
+    kept = "".join(line for row, line in _whole_lines(path) if _step_of(path, row) <= step)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(kept, encoding="utf-8")
     partial.replace(path)
+
+
+def _step_of(path: Path, row: dict[str, Any]) -> int:
+    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        raise ValueError(f"{path} has a row without a step: {row!r:.80}")
+    return row["step"]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -54,6 +60,8 @@ def _whole_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         for number, line in enumerate(file, start=1):
             if not line.endswith("\n"):
                 return  # the write of the last line was cut off
+            if not line.strip():
+                continue
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:

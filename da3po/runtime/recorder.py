@@ -119,7 +119,7 @@ def _learning_signal(batch: StepBatch, position: int, group: Group, which: int) 
 
 def rollout_line(rollout: Mapping[str, Any]) -> str:
     """`  "12+7=" -> "19" correct (gold 19, p_hat 0.25, advantage +1.32)`; long texts are cut in the middle."""
-    notes = [f"gold {rollout['gold']}", f"p_hat {rollout['p_hat']:.2f}"]
+    notes = [f"gold {_shown(rollout['gold'])[1:-1]}", f"p_hat {rollout['p_hat']:.2f}"]
     if "advantage" in rollout:
         notes.append(f"advantage {rollout['advantage']:+.2f}")
     prompt, response = _shown(rollout["prompt"]), _shown(rollout["response"])

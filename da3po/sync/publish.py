@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Protocol
 
-from da3po.runtime.errors import first_error
 from da3po.sync import SyncError
 from da3po.types import BucketSum, StepStats, WeightManifest
+
+LAST_WORDS_SECONDS = 3.0
 
 
 class WeightSource(Protocol):
@@ -37,14 +38,32 @@ class WeightPublisher:
         Returns `sync/num_bytes`. Raises the first error of either side, after the other has
         been cancelled, or SyncError naming the engine and the first bucket in which it differs from the learner.
         """
-        with first_error():
-            async with asyncio.TaskGroup() as tasks:
-                sending = tasks.create_task(self._source.publish(version))
-                receiving = tasks.create_task(self._sinks.receive(version))
+        sending = asyncio.ensure_future(self._source.publish(version))
+        receiving = asyncio.ensure_future(self._sinks.receive(version))
+        await _both(sending, receiving)
         sent = sending.result()
         for engine, received in enumerate(receiving.result()):
             _compare(engine, sent, received, version)
         return StepStats({"sync/num_bytes": float(sent.num_bytes)})
+
+
+async def _both(sending: asyncio.Future[WeightManifest], receiving: asyncio.Future[Sequence[WeightManifest]]) -> None:
+    """Wait for both ends. When one fails the other has a moment to say why: what is a broken connection to a sender may
+    be the death of a receiver."""
+    ends = {sending, receiving}
+    try:
+        _, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_EXCEPTION)
+        if pending:
+            await asyncio.wait(pending, timeout=LAST_WORDS_SECONDS)
+    finally:
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+    errors = [end.exception() for end in (receiving, sending) if not end.cancelled() and end.exception()]
+    if len(errors) == 2:
+        raise SyncError(f"{errors[0]}\n{errors[1]}") from errors[0]
+    if errors:
+        raise errors[0]
 
 
 def _compare(engine: int, sent: WeightManifest, received: WeightManifest, version: int) -> None:

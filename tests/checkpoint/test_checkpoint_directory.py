@@ -85,7 +85,28 @@ def damage_half_a_manifest(path):
     (path / "manifest.json").write_text('{"step": 2, "fi')
 
 
+def damage_manifest_of_another_shape(path):
+    (path / "manifest.json").write_text('{"files": {"state.json": {}}}')
+
+
+def damage_empty_manifest(path):
+    (path / "manifest.json").write_text('{"files": {}}')
+
+
+def damage_list_for_a_manifest(path):
+    (path / "manifest.json").write_text("[]")
+
+
+def damage_folder_for_a_manifest(path):
+    (path / "manifest.json").unlink()
+    (path / "manifest.json").mkdir()
+
+
 DAMAGES = [
+    damage_manifest_of_another_shape,
+    damage_empty_manifest,
+    damage_list_for_a_manifest,
+    damage_folder_for_a_manifest,
     damage_empty,
     damage_missing_file,
     damage_truncated_file,

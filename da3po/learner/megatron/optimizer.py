@@ -66,12 +66,17 @@ class Optimizer:
             ddp.zero_grad_buffer()
         self.inner.zero_grad()
 
-    def step(self, lr: float, loss: float) -> UpdateResult:
+    def step(self, lr: float, loss: float, num_tokens: float) -> UpdateResult:
         """Apply the gradients in the buffers, or skip the update if they, or the update's `loss`, are not finite.
+
+        An update without a single response token has taught nothing, and leaves weights and moments alone: momentum and
+        weight decay would move them.
 
         All ranks see the same norm and must give the same loss, so they decide alike.
         Errors: TooManySkipped after `optim.max_skipped` skipped updates in a row.
         """
+        if num_tokens == 0:
+            return UpdateResult(grad_norm=0.0, skipped=False)
         for group in self.inner.param_groups:
             group["lr"] = lr
         self.inner.prepare_grads()

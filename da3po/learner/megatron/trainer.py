@@ -81,7 +81,7 @@ class Trainer:
                 self.optimizer.zero_grad()
                 of_update = self._passes.forward_backward(batches, old, self._loss)
             with seconds.of("optimizer"):
-                results.append(self.optimizer.step(lr, self._whole_loss(of_update)))
+                results.append(self.optimizer.step(lr, *self._whole(of_update)))
             terms += of_update
         return self._metrics(terms) | _update_metrics(results, lr) | self._time_metrics(seconds)
 
@@ -112,6 +112,11 @@ class Trainer:
         return send_weights(self._channel, version, stream, int(self.spec.sync.bucket_mb * (1 << 20)))
 
     def save(self, path: Path) -> None:
+        """Errors: FloatingPointError naming a weight that is not finite; such weights are never written."""
+        for model in self.models:
+            for name, weight in model.named_parameters():
+                if not torch.isfinite(weight).all():
+                    raise FloatingPointError(f"{name} is not finite; nothing is saved")
         checkpoint.save(path, self.models, self.optimizer)
 
     def load(self, path: Path) -> None:
@@ -138,13 +143,15 @@ class Trainer:
         known = [self._passes.logprobs(batches) for batches in updates]
         return list(known) if self.position.last_stage else unknown
 
-    def _whole_loss(self, terms: Sequence[LossTerms]) -> float:
-        """The update's loss over all micro-batches and data-parallel ranks, on every rank."""
-        loss = torch.zeros((), dtype=torch.float64, device=self._device)
+    def _whole(self, terms: Sequence[LossTerms]) -> tuple[float, float]:
+        """The update's loss and response tokens over all micro-batches and data-parallel ranks, on every rank."""
+        whole = torch.zeros(2, dtype=torch.float64, device=self._device)
         for term in terms:
-            loss += term.loss
-        dist.all_reduce(loss)
-        return loss.item() / self.spec.parallel.tp
+            whole[0] += term.loss
+            whole[1] += term.sums[SUMS.index("tokens")]
+        dist.all_reduce(whole)
+        loss, num_tokens = (whole / self.spec.parallel.tp).tolist()
+        return loss, num_tokens
 
     def _metrics(self, terms: Sequence[LossTerms]) -> dict[str, float]:
         """The loss's metrics over all micro-batches and ranks. Ranks of one tensor-parallel group have the same terms,
