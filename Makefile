@@ -6,16 +6,20 @@ ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: train test test-slow test-all lint format setup clean
+.PHONY: train test test-slow test-matrix test-all lint format setup clean
 
 train: setup
 	$(BIN)/da3po train experiment=quickstart $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu and not matrix" $(ARGS)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "(slow or slurm) and not gpu" $(ARGS)
+
+# Every learner layout by models, algorithms and budgets; about an hour on 2 cores, so for changes to the learner only.
+test-matrix: setup
+	$(BIN)/python -m pytest -m matrix $(ARGS)
 
 test-all: test test-slow
 

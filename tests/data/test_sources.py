@@ -139,3 +139,42 @@ def test_gold_text_keeps_fractions_and_joins_lists() -> None:
     assert gold_text(0.5) == "0.5"
     assert gold_text(-3) == "-3"
     assert gold_text(["3", 5]) == "3, 5"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (r'{"problem": "half \ud83d", "answer": "1"}', "not valid Unicode"),
+        (r'{"problem": "1 + 1", "answer": "\ud83d"}', "not valid Unicode"),
+        ('{"problem": "1", "answer": ' + "9" * 5000 + "}", "not valid JSON"),
+        ("[" * 100_000 + "]" * 100_000, "not valid JSON"),
+        ('{"prompt": "1 + 1", "reward_model": {"ground_truth": "2"}}', "`prompt` must be a list of messages"),
+        ('{"prompt": [{"role": "user", "content": "1"}], "reward_model": null}', "an object with `ground_truth`"),
+        (
+            '{"prompt": [{"role": "user", "content": [{"text": "1"}]}], "reward_model": {"ground_truth": "2"}}',
+            "must be text",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_problems_are_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text(line + '\n{"problem": "1 + 1", "answer": "2"}\n')
+    with pytest.raises(DataError, match=rf"d.jsonl, (row|line) 1: .*{says}"):
+        load_problems(str(path), DataConfig())
+
+
+def test_a_parquet_file_with_damaged_pages_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    rows = [{"problem": f"{i} + {i}", "answer": str(2 * i)} for i in range(1000)]
+    write_parquet(path, rows)
+    content = bytearray(path.read_bytes())
+    content[40:400] = bytes(360)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"d.parquet"):
+        load_problems(str(path), DataConfig())
+
+
+def test_an_ending_in_capitals_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "d.JSONL"
+    path.write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    assert len(load_problems(str(path), DataConfig())) == 1

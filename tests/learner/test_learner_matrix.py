@@ -19,7 +19,7 @@ from learner_seen import TOLERANCE, Seen, assert_close, assert_replicated, asser
 from da3po.config.load import load
 from da3po.config.schema import OptimConfig, ParallelConfig
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.distributed, pytest.mark.matrix, pytest.mark.timeout(1800)]
 
 MODELS = ("tied-1003", "untied-1003", "tied-1024", "untied-1024")
 ALGORITHMS = ("grpo", "dapo", "da3po", "gspo")

@@ -23,6 +23,9 @@ pytestmark = pytest.mark.timeout(120)
 TIMEOUT = 1.0
 
 
+RAISES = {"raise": ZeroDivisionError("on purpose"), "exit": SystemExit(0), "interrupt": KeyboardInterrupt()}
+
+
 def scripted(gold: str, response: str) -> bool | None:
     """A grader that does what the response says."""
     if response == "hang":
@@ -32,8 +35,8 @@ def scripted(gold: str, response: str) -> bool | None:
         os._exit(7)
     if response == "eat memory":
         bytearray(8 * 2**30)
-    if response == "raise":
-        raise ZeroDivisionError("on purpose")
+    if response in RAISES:
+        raise RAISES[response]
     if response == "nothing":
         return None
     if response == "heavy imports":
@@ -222,13 +225,5 @@ async def test_close_ends_busy_workers() -> None:
     hanging.cancel()
 
 
-@pytest.mark.slow
-async def test_throughput(math_pool: GraderPool) -> None:
-    """8,192 short answers in under 3 s on 2 cores."""
-    await math_pool.grade("1", ["1"])
-    begin = time.monotonic()
-    found = await asyncio.gather(
-        *(math_pool.grade(str(i), [rf"so \boxed{{{i + j % 2}}}" for j in range(16)]) for i in range(512))
-    )
-    assert time.monotonic() - begin < 3
-    assert sum(grade.outcome is Outcome.CORRECT for grades in found for grade in grades) == 4096
+async def test_a_grader_that_exits_is_an_error_of_that_response_alone(pool: GraderPool) -> None:
+    assert await outcomes(pool, "1", ["exit", "interrupt", "1"]) == ["error", "error", "correct"]

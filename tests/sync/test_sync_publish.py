@@ -78,3 +78,15 @@ def test_a_failing_side_cancels_the_other_and_its_own_error_comes_out() -> None:
     with pytest.raises(RuntimeError, match="rank 1 died"):
         publish(Learner(error=RuntimeError("rank 1 died")), engines)
     assert engines.cancelled
+
+
+def test_when_both_ends_fail_both_are_heard() -> None:
+    """A receiver that died is a broken connection to its sender, which says so first."""
+
+    class Dying(Engines):
+        async def receive(self, version: int) -> list[WeightManifest]:
+            await asyncio.sleep(0.2)
+            raise SyncError("engine-1 died")
+
+    with pytest.raises(SyncError, match=r"(?s)engine-1 died.*connection broke"):
+        publish(Learner(SyncError("connection broke")), Dying(BUCKETS))
