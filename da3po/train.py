@@ -180,6 +180,7 @@ async def _run(
         await engines.pool.open_channel(await learner.open_channel(engines.pool.num_receivers))
 
         collector = build_collector(config, prepared.train, engines, graders)
+        await _take_up(start, learner, collector, recorder)
         saver = Saver(
             directory=checkpoints,
             learner=learner,
@@ -190,20 +191,6 @@ async def _run(
             last_step=config.train.steps,
             announce=recorder.event,
         )
-        if start.checkpoint:
-            await learner.load(start.checkpoint.learner)
-            collector.load_state_dict(start.rollouts)
-            recorder.event(f"resuming after step {start.step} from {start.checkpoint.path}")
-        evaluator = DuringTraining(
-            prompts=prepared.eval_prompts,
-            generate=engines.pool.generate,
-            grade=graders.grade,
-            config=config.eval,
-            seed=config.run.seed,
-            last_step=config.train.steps,
-            folder=run_dir.evaluations,
-            record=recorder.evaluation,
-        )
         run = loop.Run(
             step=start.step,
             last_step=config.train.steps,
@@ -212,7 +199,7 @@ async def _run(
             learner=learner,
             gate=MismatchGate(config.mismatch),
             weights=WeightPublisher(learner, engines.pool),
-            evaluator=evaluator,
+            evaluator=build_evaluator(config, prepared.eval_prompts, engines, graders, run_dir, recorder),
             checkpoints=saver,
             recorder=recorder,
         )
@@ -223,9 +210,17 @@ async def _run(
             recorder.event(f"the run ends after step {run.step}, saved: {error}")
             return STARVED
         await _export(learner, run_dir)
-        recorder.event(f"exported {run_dir.export}")
         _sum_up(recorder, run_dir)
     return 0
+
+
+async def _take_up(start: Start, learner: RemoteLearner, collector: Collector, recorder: Recorder) -> None:
+    """Give the parts the state of the checkpoint that the run goes on from, if it does."""
+    if start.checkpoint is None:
+        return
+    await learner.load(start.checkpoint.learner)
+    collector.load_state_dict(start.rollouts)
+    recorder.event(f"resuming after step {start.step} from {start.checkpoint.path}")
 
 
 async def _export(learner: RemoteLearner, run_dir: RunDirectory) -> None:
@@ -267,6 +262,28 @@ def build_packer(config: Config) -> Packer:
     )
 
 
+def build_evaluator(
+    config: Config,
+    prompts: Sequence[Prompt],
+    engines: Engines,
+    graders: GraderPool,
+    run_dir: RunDirectory,
+    recorder: Recorder,
+) -> DuringTraining:
+    """Evaluates on the run's own engines."""
+    return DuringTraining(
+        prompts=prompts,
+        generate=engines.pool.generate,
+        grade=graders.grade,
+        config=config.eval,
+        seed=config.run.seed,
+        last_step=config.train.steps,
+        folder=run_dir.evaluations,
+        record=recorder.evaluation,
+    )
+
+
 def _sum_up(recorder: Recorder, run_dir: RunDirectory) -> None:
+    recorder.event(f"exported {run_dir.export}")
     recorder.event(f"plotted {plot_run(run_dir.path)}")
     recorder.event(compare_ends(run_dir.evaluations))

@@ -80,6 +80,15 @@ def test_a_finished_run_started_again_says_so(finished):
     assert "is finished: step 4 of 4" in again.output() and "before" in again.output()
 
 
+def test_another_algorithm_is_refused_in_the_directory_of_a_run(finished):
+    _, run_dir = finished
+    config = (run_dir / "config.yaml").read_text()
+    other = command_line.run(*TRAIN, "run.dir=run", "algo=grpo", cwd=run_dir.parent)
+    assert other.process.returncode == 2
+    assert "was made with algo.name='da3po', this run has 'grpo'" in other.output()
+    assert (run_dir / "config.yaml").read_text() == config
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_started_again_goes_on_as_if_nothing_had_been(finished, how, tmp_path):
     _, reference = finished

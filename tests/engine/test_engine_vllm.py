@@ -1,4 +1,4 @@
-"""A real engine against Hugging Face transformers, on the shared one of this session."""
+"""A real engine against Hugging Face transformers, on the one that these tests share."""
 
 from __future__ import annotations
 
