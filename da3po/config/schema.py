@@ -466,7 +466,7 @@ class SyncConfig:
     """Weight publication. backend: auto = nccl on CUDA, gloo on CPU. bucket_mb: tensors are bundled up to it."""
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    bucket_mb: float = 32.0
+    bucket_mb: float = 128.0
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
