@@ -113,7 +113,7 @@ def help_text(usage: str) -> str:
             *lines,
             "",
             "Every other option is KEY=VALUE, such as train.steps=5 or rollout.num_samples=8; one that does not exist",
-            "is refused with the nearest one. All keys, with defaults and meaning: da3po/config/schema.py.",
+            "is refused with the nearest one. All keys, with defaults and meaning: da3po/config/schema/.",
         ]
     )
 

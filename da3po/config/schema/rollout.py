@@ -1,0 +1,70 @@
+"""Sampling, grading, and the agreement of engine and learner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from da3po.config.schema.validation import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """How training responses are sampled.
+
+    num_prompts: prompts (groups) of one training step, after dynamic sampling.
+    num_samples: G, responses per prompt.
+    prompts_per_round: prompts sent out in the first round; null takes num_prompts x 1.5 with dynamic sampling and
+        num_prompts without.
+    """
+
+    num_prompts: int = 512
+    num_samples: int = 16
+    prompts_per_round: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        require(self.num_prompts >= 1, f"rollout.num_prompts must be >= 1, got {self.num_prompts}")
+        require(
+            self.num_samples >= 2, f"rollout.num_samples must be >= 2 for a group advantage, got {self.num_samples}"
+        )
+        require(self.temperature > 0, f"rollout.temperature must be positive, got {self.temperature}")
+        require(0 < self.top_p <= 1, f"rollout.top_p must lie in (0, 1], got {self.top_p}")
+        require(self.top_k == -1 or self.top_k >= 1, f"rollout.top_k must be -1 (off) or >= 1, got {self.top_k}")
+        require(self.max_tokens >= 1, f"rollout.max_tokens must be >= 1, got {self.max_tokens}")
+        require(
+            self.prompts_per_round is None or self.prompts_per_round >= 1,
+            f"rollout.prompts_per_round must be >= 1 or null, got {self.prompts_per_round}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardConfig:
+    """grader: math | dapo_v1 | a dotted path to a callable(gold, response) -> Grade | bool.
+
+    timeout: seconds one answer may take before its worker is killed.
+    num_workers: grader processes.
+    max_failure_rate: share of timeouts and errors in a step above which a warning is logged.
+    """
+
+    grader: str = "math"
+    timeout: float = 5.0
+    num_workers: int = 1
+    memory_mb: int = 2048
+    max_failure_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        require(self.timeout > 0, f"reward.timeout must be positive, got {self.timeout}")
+        require(self.num_workers >= 1, f"reward.num_workers must be >= 1, got {self.num_workers}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MismatchConfig:
+    """Limits on |log-prob of the engine - log-prob of the learner| over fresh samples; null logs only."""
+
+    max_mean: float | None = None
+
+    def __post_init__(self) -> None:
+        require(self.max_mean is None or self.max_mean > 0, f"mismatch.max_mean must be > 0, got {self.max_mean}")
