@@ -19,9 +19,14 @@ Rule = Callable[[Config], Iterator[str]]
 
 def check(config: Config, rules: Sequence[Rule]) -> None:
     """Raises ConfigError listing every broken rule of TRAINING or EVALUATION."""
-    problems = [problem for rule in rules for problem in rule(config)]
-    if problems:
-        raise ConfigError("\n".join(problems))
+    broken = problems(config, rules)
+    if broken:
+        raise ConfigError("\n".join(broken))
+
+
+def problems(config: Config, rules: Sequence[Rule]) -> list[str]:
+    """Every broken rule in words. PLANNING has those of TRAINING that look at no file."""
+    return [problem for rule in rules for problem in rule(config)]
 
 
 def _sequence_clip(config: Config) -> Iterator[str]:
@@ -93,6 +98,35 @@ def _warmup(config: Config) -> Iterator[str]:
         )
 
 
+def _cluster_size(config: Config) -> Iterator[str]:
+    have, ranks = config.cluster.num_gpus, config.parallel.num_ranks
+    taken = ranks + config.engine.num_engines * config.engine.tp
+    if have is None or taken == have or config.learner.device == "cpu":
+        return
+    yield (
+        f"cluster.num_nodes={config.cluster.num_nodes} x cluster.gpus_per_node={config.cluster.gpus_per_node} are "
+        f"{have} GPUs, and {ranks} learner ranks (parallel.tp x cp x pp x dp) with engine.num_engines="
+        f"{config.engine.num_engines} x engine.tp={config.engine.tp} take {taken}; {_way_to_fill(config, have)} fits"
+    )
+
+
+def _way_to_fill(config: Config, have: int) -> str:
+    """One option and its value with which learner and engines take `have` GPUs."""
+    engine, parallel = config.engine, config.parallel
+    replica = parallel.num_ranks // parallel.dp
+    for_ranks, for_engines = have - engine.num_engines * engine.tp, have - parallel.num_ranks
+    if for_ranks >= replica and for_ranks % replica == 0:
+        return f"parallel.dp={for_ranks // replica}"
+    if for_engines >= engine.tp and for_engines % engine.tp == 0:
+        return f"engine.num_engines={for_engines // engine.tp}"
+    num_engines = max(1, (have - parallel.num_ranks) // engine.tp)
+    rest = have - num_engines * engine.tp
+    if rest >= replica and rest % replica == 0:
+        return f"engine.num_engines={num_engines} with parallel.dp={rest // replica}"
+    taken = parallel.num_ranks + engine.num_engines * engine.tp
+    return f"one node of cluster.gpus_per_node={taken}"
+
+
 def _train_file(config: Config) -> Iterator[str]:
     for source in config.data.sources:
         yield from _missing("data.train", source.path)
@@ -125,7 +159,7 @@ def _evaluated_files(config: Config) -> Iterator[str]:
 
 
 EVALUATION: tuple[Rule, ...] = (_evaluation_length, _evaluated_files)
-TRAINING: tuple[Rule, ...] = (
+PLANNING: tuple[Rule, ...] = (
     _sequence_clip,
     _on_policy_sampling,
     _updates,
@@ -133,10 +167,9 @@ TRAINING: tuple[Rule, ...] = (
     _group_size,
     _warmup,
     _training_length,
-    _train_file,
-    _eval_file,
-    _difficulty_record,
+    _cluster_size,
 )
+TRAINING: tuple[Rule, ...] = (*PLANNING, _train_file, _eval_file, _difficulty_record)
 
 
 def longest_sequence(config: Config, *, training: bool) -> int:

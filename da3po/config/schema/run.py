@@ -60,13 +60,31 @@ class ClusterConfig:
     """kind: local = a Ray of our own on this machine | existing = the cluster that RAY_ADDRESS names.
 
     start_timeout: seconds within which all learner ranks and engines must be up.
+    num_nodes, gpus_per_node: size of the cluster; learner and engines must fill it. gpus_per_node=null leaves the size
+        open: it is what the machine has, and a plan is one of CPUs.
     """
 
     kind: Literal["local", "existing"] = "local"
     start_timeout: float = 600.0
+    num_nodes: int = 1
+    gpus_per_node: int | None = None
 
     def __post_init__(self) -> None:
         require(self.start_timeout > 0, f"cluster.start_timeout must be positive, got {self.start_timeout}")
+        require(self.num_nodes >= 1, f"cluster.num_nodes must be >= 1, got {self.num_nodes}")
+        require(
+            self.gpus_per_node is None or self.gpus_per_node >= 1,
+            f"cluster.gpus_per_node must be >= 1 or null, got {self.gpus_per_node}",
+        )
+        require(
+            self.num_nodes == 1 or self.gpus_per_node is not None,
+            f"cluster.num_nodes={self.num_nodes} needs cluster.gpus_per_node",
+        )
+
+    @property
+    def num_gpus(self) -> int | None:
+        """GPUs of the cluster, or None if its size is left open."""
+        return None if self.gpus_per_node is None else self.num_nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
