@@ -80,7 +80,9 @@ class Completion:
     logprobs: log-probability of each sampled id under the processed distribution; same length as `token_ids`.
     text: the ids decoded without special tokens; for graders and people only.
     finish: "stop" (end-of-sequence or stop id), "length" (cut at max_tokens) or "abort" (infrastructure).
-    weight_version: version of the weights that produced it.
+    weight_version: version of the weights that produced it, of the oldest if there were several.
+    versions: (version, number of tokens) of each stretch, in order, if weights were exchanged while it was sampled;
+        empty if `weight_version` produced it all.
     """
 
     token_ids: tuple[int, ...]
@@ -88,6 +90,7 @@ class Completion:
     text: str
     finish: FinishReason
     weight_version: int
+    versions: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,18 @@ from da3po.types import GroupRequest, GroupResult, WeightManifest
 
 
 class Engine(Protocol):
-    """One inference engine, local or remote. Any method may raise EngineError; the engine is then not to be used."""
+    """One inference engine, local or remote. Any method may raise EngineError; the engine is then not to be used.
+
+    num_aborted_tokens: response tokens, so far, of groups that were never delivered because `generate` was left early.
+    """
+
+    num_aborted_tokens: int
 
     def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
-        """Sample every group and yield each as it completes. All requests enter the engine before its next step."""
+        """Sample every group and yield each as it completes. All requests enter the engine before its next step.
+
+        Leaving early aborts the rest; once the iterator is closed the engine works on none of them.
+        """
         ...
 
     async def open_channel(self, address: str, rank: int) -> None:
@@ -20,7 +28,11 @@ class Engine(Protocol):
         ...
 
     async def receive(self, version: int) -> WeightManifest:
-        """Take one full set of weights from the channel, load it, drop cached prefixes; return what arrived."""
+        """Take one full set of weights from the channel, load it, drop cached prefixes; return what arrived.
+
+        Groups in flight go on under the new weights if the engine was made for that (EngineSpec.in_flight_updates),
+        and are an error otherwise.
+        """
         ...
 
     async def close(self) -> None: ...

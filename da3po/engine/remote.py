@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
@@ -23,15 +25,23 @@ class RemoteEngine:
 
     def __init__(self, worker: WorkerHandle) -> None:
         self._worker = worker
+        self._calls = itertools.count()
         self.name = worker.name
+        self.num_aborted_tokens = 0
 
     async def start(self) -> None:
         """Load the model; may take minutes."""
         await self._worker.call("start")
 
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
-        async for result in self._worker.stream("generate", tuple(requests)):
-            yield result
+        call = next(self._calls)
+        try:
+            async for result in self._worker.stream("generate", tuple(requests), call):
+                yield result
+        except (GeneratorExit, asyncio.CancelledError):
+            # The other process learns of it by a call alone: nobody there sees that this end has stopped listening.
+            self.num_aborted_tokens += await self._worker.call("abort", call)
+            raise
 
     async def open_channel(self, address: str, rank: int) -> None:
         await self._worker.call("open_channel", address, rank)

@@ -17,6 +17,7 @@ class EngineSpec:
     seed: of the engine itself; every sample brings its own.
     engine_index: which engine of the pool; errors name it.
     num_threads: CPU threads for its matrix products.
+    in_flight_updates: take weights while samples are in flight; otherwise that is an error.
     """
 
     model_path: str
@@ -27,3 +28,4 @@ class EngineSpec:
     engine_index: int
     sync: SyncConfig
     num_threads: int
+    in_flight_updates: bool = False

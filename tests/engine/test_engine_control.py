@@ -58,7 +58,7 @@ class StandIn:
         done = [MANIFEST, MANIFEST] if method == "take_manifest" else [None, None]
         return self.answers.get(method, done)
 
-    def reset_prefix_cache(self) -> Any:
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> Any:
         self.calls.append("reset_prefix_cache")
         return self.reset_answer
 

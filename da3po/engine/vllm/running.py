@@ -68,11 +68,12 @@ class RunningEngine:
             batch.request_ids.append(request.request_id)
             self._core.add_request(request)
 
-    def abort(self, batch: Batch) -> None:
-        """Stop what is left of `batch`; nothing more of it is delivered."""
+    def abort(self, batch: Batch) -> int:
+        """Stop what is left of `batch`; nothing more of it is delivered. Returns the tokens that were drawn in vain."""
         running = [request_id for request_id in batch.request_ids if self._samples.pop(request_id, None) is not None]
         self._batches.discard(batch)
         self._core.abort_requests(running)
+        return sum(len(sample.token_ids) for group in batch.groups if not group.whole for sample in group.samples)
 
     def step(self) -> None:
         """One step of the engine; groups that it completes are delivered."""
@@ -97,12 +98,17 @@ class RunningEngine:
         self._has_channel = True
 
     def receive(self, version: int) -> WeightManifest:
-        """Load one publication. Raises EngineError while samples are in flight; after any error the engine is unfit."""
-        if self.busy:
+        """Load one publication; after any error the engine is unfit.
+
+        Raises EngineError while samples are in flight, unless the spec lets them go on: then what their tokens have
+        left in the cache is computed again under the new weights, which so give the log-probs of all later tokens.
+        """
+        if self.busy and not self._spec.in_flight_updates:
             raise EngineError(f"{self._name} cannot take weights while {len(self._samples)} samples are in flight")
         if not self._has_channel:
             raise EngineError(f"{self._name} has joined no weight channel")
-        self._drain()
+        if not self.busy:
+            self._drain()
         self._version = None
         self._control("start_weight_update")
         self._control("update_weights", update_info={"version": version})
@@ -110,9 +116,12 @@ class RunningEngine:
         manifests = self._llm.collective_rpc("take_manifest")
         if any(manifest != manifests[0] for manifest in manifests):
             raise EngineError(f"{self._name}: its workers received different weights for version {version}")
-        if self._llm.reset_prefix_cache() is not True:
+        if self._llm.reset_prefix_cache(reset_running_requests=self.busy) is not True:
             raise EngineError(f"{self._name} did not drop its cached prefixes after version {version}")
         self._version = version
+        for batch in self._batches:
+            for group in batch.groups:
+                group.swap(version)
         return manifests[0]
 
     def close(self) -> None:
