@@ -1,0 +1,119 @@
+"""A training step of da3po against one of TRL's GRPOTrainer, on the same machine in one run, as JSON.
+
+    python -m venv ENV && ENV/bin/pip install torch==2.13.0 'trl==1.16.*' math-verify pebble
+    python tools/bench/against_trl.py --trl ENV/bin/python [--max-tokens N]... [--steps 4] [--da3po OVERRIDE]...
+
+Both start from the tiny model, train on the same prompts with the same grader and the loss of DAPO without dynamic
+sampling, 64 prompts x 16 samples a step, one optimizer update each. They sample at so high a temperature that every
+token is about as likely as any other, since the tiny model's own answers are three tokens long: so lengths vary up to
+the cap. TRL is tried with several micro-batches and its best one counts; da3po runs with its defaults and the given
+overrides. The first step of each run is left out, it pays for what is made once. TRL lives in an environment of its
+own, since it asks for other versions than da3po does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from da3po.config.load import load
+from da3po.data.prompts import load_prompts
+from da3po.data.tokenizer import load_tokenizer
+from da3po.models.locate import locate_model
+from da3po.reward.golds import objection
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NUM_PROMPTS, NUM_SAMPLES, TEMPERATURE = 64, 16, 50.0
+MICRO_BATCHES = (128, 256, 512, 1024)
+OVERRIDES = [
+    "experiment=quickstart",
+    "algo=dapo",
+    "algo.dynamic_sampling.enabled=false",
+    "algo.overlong.enabled=false",
+    f"rollout.num_prompts={NUM_PROMPTS}",
+    f"rollout.num_samples={NUM_SAMPLES}",
+    f"rollout.temperature={TEMPERATURE}",
+    "eval.before=false",
+    "eval.after=false",
+    "eval.every=0",
+    "checkpoint.every=0",
+    "logging.console=plain",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trl", required=True, help="the Python of an environment that has TRL")
+    parser.add_argument("--max-tokens", type=int, action="append", help="most response tokens; may be given twice")
+    parser.add_argument("--steps", type=int, default=4, help="training steps of each run, at least 2")
+    parser.add_argument("--da3po", action="append", default=[], metavar="OVERRIDE", help="of da3po's run")
+    args = parser.parse_args()
+    if args.steps < 2:
+        parser.error("--steps must be at least 2: the first one is not counted")
+    results = {}
+    for max_tokens in args.max_tokens or [32, 128]:
+        ours = run_da3po(max_tokens, args.steps, args.da3po)
+        theirs = {size: run_trl(args.trl, max_tokens, args.steps, size) for size in MICRO_BATCHES}
+        best = max(theirs, key=lambda size: theirs[size]["tokens_per_second"])
+        results[f"max_tokens={max_tokens}"] = {
+            "da3po": ours,
+            "trl": {"micro_batch": best, **theirs[best]},
+            "ratio": ours["tokens_per_second"] / theirs[best]["tokens_per_second"],
+        }
+    print(json.dumps(results, indent=1))
+
+
+def run_da3po(max_tokens: int, steps: int, overrides: list[str]) -> dict[str, float]:
+    """Response tokens trained on per second of a step, from the run's own metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = [f"run.dir={folder}/run", f"train.steps={steps}", f"rollout.max_tokens={max_tokens}"]
+        command = [sys.executable, "-m", "da3po.cli", "train", *OVERRIDES, *options, *overrides]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        rows = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").read_text().splitlines()][1:]
+    return {
+        "tokens_per_second": statistics.median(row["tokens/per_second"] for row in rows),
+        "seconds": statistics.median(row["time/step"] for row in rows),
+    }
+
+
+def run_trl(python: str, max_tokens: int, steps: int, micro_batch: int) -> dict[str, float]:
+    """The same of TRL."""
+    with tempfile.TemporaryDirectory() as folder:
+        task: dict[str, Any] = {
+            "model": str(locate_model("package:tiny")),
+            "prompts": prompts(),
+            "num_prompts": NUM_PROMPTS,
+            "num_samples": NUM_SAMPLES,
+            "max_tokens": max_tokens,
+            "temperature": TEMPERATURE,
+            "steps": steps,
+            "micro_batch": micro_batch,
+            "folder": folder,
+        }
+        file = Path(folder) / "task.json"
+        file.write_text(json.dumps(task))
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
+        script = str(REPOSITORY / "tools/bench/trl_trainer.py")
+        subprocess.run([python, script, str(file)], check=True, stdout=sys.stderr, env=environment)
+        return json.loads((Path(folder) / "result.json").read_text())
+
+
+def prompts() -> list[dict[str, str]]:
+    """The quickstart's training prompts, rendered, with their reference answers."""
+    config = load(OVERRIDES)
+    tokenizer = load_tokenizer(str(locate_model(config.model.path)), trust_remote_code=False)
+    return [
+        {"prompt": prompt.text, "gold": prompt.gold}
+        for prompt in load_prompts(config.data.sources[0].path, config.data, tokenizer, objection)
+    ]
+
+
+if __name__ == "__main__":
+    main()
