@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from da3po.cluster.bundles import Demand
+from da3po.cluster.placement import Placement, Slot
 from da3po.cluster.workers import RankGroup, Worker, WorkerSpec
 from da3po.config.rules import longest_sequence
 from da3po.config.schema import Config, ConfigError
@@ -31,6 +33,19 @@ def num_gpus(config: Config, platform: Platform, *, training: bool) -> int:
     return ranks + config.engine.num_engines * config.engine.tp
 
 
+async def reserve(config: Config, platform: Platform, *, training: bool) -> Placement:
+    """Room for all processes of the run. Raises ClusterError if there is none."""
+    parallel, engine = config.parallel, config.engine
+    demand = Demand(
+        device=platform.device,
+        num_ranks=parallel.num_ranks if training else 0,
+        group_size=parallel.tp,
+        num_engines=engine.num_engines,
+        engine_size=engine.tp,
+    )
+    return await Placement.reserve(demand, config.cluster.start_timeout)
+
+
 def check_length(config: Config, spec: ModelSpec, *, training: bool) -> None:
     """Raises ConfigError if the longest sequence has more positions than the model."""
     longest = longest_sequence(config, training=training)
@@ -44,10 +59,20 @@ def check_length(config: Config, spec: ModelSpec, *, training: bool) -> None:
 class Engines:
     """The engine processes of a run."""
 
-    def __init__(self, config: Config, platform: Platform, model: Path, logs: Path, *, training: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        platform: Platform,
+        model: Path,
+        logs: Path,
+        *,
+        training: bool,
+        placement: Placement | None = None,
+    ) -> None:
         """
         Args:
             training: whether they sample rollouts too, which may be longer than evaluations.
+            placement: their slots; without it anywhere.
         """
         engine = config.engine
         threads = engine.num_threads or max(1, platform.num_cores // (engine.num_engines * engine.tp))
@@ -68,7 +93,7 @@ class Engines:
                 entry="da3po.engine.vllm.engine:VllmEngine",
                 args=(spec,),
                 env=thread_limits(threads),
-                num_gpus=engine.tp if platform.device == "cuda" else 0,
+                slot=placement.engines[index] if placement else Slot(),
             )
             self._engines.append(RemoteEngine(Worker(worker, logs, concurrent=True)))
         self.pool = EnginePool(self._engines, workers_per_engine=engine.tp)
@@ -84,7 +109,9 @@ class Engines:
 class Ranks:
     """The learner processes of a run."""
 
-    def __init__(self, config: Config, platform: Platform, model: Path, logs: Path) -> None:
+    def __init__(
+        self, config: Config, platform: Platform, model: Path, logs: Path, placement: Placement | None = None
+    ) -> None:
         num_ranks = config.parallel.num_ranks
         threads = config.learner.num_threads or max(1, platform.num_cores // num_ranks)
         workers = [
@@ -92,7 +119,7 @@ class Ranks:
                 name=f"learner-{rank}",
                 entry="da3po.learner.megatron.worker:LearnerRank",
                 env=thread_limits(threads),
-                num_gpus=1 if platform.device == "cuda" else 0,
+                slot=placement.ranks[rank] if placement else Slot(),
             )
             for rank in range(num_ranks)
         ]

@@ -9,11 +9,13 @@ from typing import Any
 
 import ray
 
+from da3po.cluster.network import LOOPBACK
+from da3po.cluster.ray_node import RAY_ENVIRONMENT
 from da3po.config.schema import ClusterConfig
+from da3po.runtime.platform import usable_cores
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
 # Micro-batches and completions are small; Ray's own default would reserve a third of the machine.
 LOCAL_OBJECT_STORE_BYTES = 1 << 30
 
@@ -48,11 +50,9 @@ class Session:
     def _start(self) -> None:
         # An address left over from another cluster would make ray.init join it instead.
         os.environ.pop("RAY_ADDRESS", None)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Workers run under the interpreter and packages of this environment, whatever tool launched it.
-        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         _init(
             address="local",
+            num_cpus=usable_cores().num_cores,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -61,9 +61,15 @@ class Session:
         )
 
     def _join(self) -> None:
-        if not os.environ.get("RAY_ADDRESS"):
+        address = os.environ.get("RAY_ADDRESS", "")
+        if not address:
             raise ClusterError("cluster.kind=existing needs RAY_ADDRESS in the environment")
-        _init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        if "://" in address:
+            raise ClusterError(
+                f"RAY_ADDRESS={address}: the run must itself be on a node of the cluster, with RAY_ADDRESS=HOST:PORT; "
+                "`ray job submit` starts it there"
+            )
+        _init(address=address, namespace=f"da3po-{os.getpid()}", log_to_driver=False, logging_level=logging.ERROR)
 
     def _check_gpus(self) -> None:
         have = int(ray.cluster_resources().get("GPU", 0))
@@ -72,6 +78,8 @@ class Session:
 
 
 def _init(**options: Any) -> None:
+    for name, value in RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         ray.init(**options)
     except (RuntimeError, ConnectionError, ValueError) as error:

@@ -21,6 +21,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
+from da3po.cluster.network import LOOPBACK, interface_of
+from da3po.cluster.placement import Slot
 from da3po.cluster.session import ClusterError
 
 LOG_TAIL_LINES = 15
@@ -33,14 +35,14 @@ class WorkerSpec:
     name: unique in the run; messages and the log file carry it.
     entry: `module:Class` of the object it hosts, and `args` for its constructor.
     env: environment variables, in place before anything is imported.
-    num_gpus: GPUs it is given; 0 on CPU, where cores are shared by thread counts rather than by Ray.
+    slot: where it goes and what it is given there; anywhere and nothing by itself.
     """
 
     name: str
     entry: str
     args: tuple[Any, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    num_gpus: int = 0
+    slot: Slot = field(default_factory=Slot)
 
 
 class _Host:
@@ -48,6 +50,7 @@ class _Host:
 
     def __init__(self, entry: str, args: tuple[Any, ...], log_file: str) -> None:
         _redirect_output(log_file)
+        _talk_through(ray.util.get_node_ip_address())
         module, _, name = entry.partition(":")
         self._target = getattr(importlib.import_module(module), name)(*args)
 
@@ -86,6 +89,16 @@ def _traceback_in_log() -> Iterator[None]:
         raise
 
 
+def _talk_through(address: str) -> None:
+    """Let gloo and NCCL use the interface of Ray's address: what a host's name stands for may lead nowhere."""
+    name = interface_of(address)
+    if name is None:
+        return
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    if address != LOOPBACK:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
 def _redirect_output(log_file: str) -> None:
     """Send everything this process prints, C libraries included, to its log file."""
     descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -114,7 +127,7 @@ class Worker:
         host = ray.remote(_AsyncHost if concurrent else _Host)
         self._method = "call_async" if concurrent else "call"
         self._actor = host.options(
-            num_cpus=0, num_gpus=spec.num_gpus, runtime_env={"env_vars": dict(spec.env)}, max_restarts=0
+            **spec.slot.options, runtime_env={"env_vars": dict(spec.env)}, max_restarts=0
         ).remote(spec.entry, spec.args, str(self._log_file))
 
     async def call(self, method: str, *args: Any) -> Any:
