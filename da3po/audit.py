@@ -14,6 +14,7 @@ from rich.table import Table
 from da3po.command import run_command
 from da3po.config.schema import DataConfig
 from da3po.data.audit import Audit, audit
+from da3po.data.overlap import Overlap
 from da3po.data.sources import load_problems, scan_problems
 from da3po.reward.compare import same
 from da3po.reward.golds import objection
@@ -87,7 +88,7 @@ def _show(found: Audit, console: Console) -> None:
     counts.add_row("problems without a word", str(len(found.no_question)))
     counts.add_row("languages", ", ".join(f"{name} {count}" for name, count in found.languages.items()))
     for overlap in found.overlaps:
-        counts.add_row(f"also in {overlap.benchmark}", f"{len(overlap.rows)} of {overlap.num_problems}")
+        counts.add_row(f"also in {overlap.benchmark}", _overlap_line(overlap))
     console.print(counts)
     _show_lengths(found, console)
     for contradiction in found.contradictions[:_NUM_SHOWN]:
@@ -95,11 +96,15 @@ def _show(found: Audit, console: Console) -> None:
         _line(console, f"rows {rows} answer {answers}: {contradiction.problem}")
     for finding in (*found.unusable[:_NUM_SHOWN], *found.bad_golds[:_NUM_SHOWN]):
         _line(console, f"row {finding.row}: {finding.reason}")
-    for what, rows in (("instructions left", found.leftover_instructions), ("no word", found.no_question)):
-        if rows:
-            _line(
-                console, f"{what} in rows {', '.join(map(str, rows[:_NUM_SHOWN]))}{' ...' * (len(rows) > _NUM_SHOWN)}"
-            )
+    for what, odd in (("instructions left", found.leftover_instructions), ("no word", found.no_question)):
+        if odd:
+            _line(console, f"{what} in rows {', '.join(map(str, odd[:_NUM_SHOWN]))}{' ...' * (len(odd) > _NUM_SHOWN)}")
+
+
+def _overlap_line(overlap: Overlap) -> str:
+    return f"{len(overlap.verbatim)} of {overlap.num_problems} as text, {len(overlap.alike)} by letters and digits" + (
+        f", {len(overlap.rows)} by either" if len(overlap.rows) > max(len(overlap.verbatim), len(overlap.alike)) else ""
+    )
 
 
 def _show_lengths(found: Audit, console: Console) -> None:

@@ -29,7 +29,7 @@ from da3po.config.load import help_text, load
 from da3po.config.rules import EVALUATION, check
 from da3po.config.schema import BenchmarkConfig, Config, DataConfig
 from da3po.data.files import short_name
-from da3po.data.overlap import find_overlap
+from da3po.data.overlap import TrainingTexts
 from da3po.data.problems import DataError, Problem
 from da3po.data.prompts import build_prompts, report_golds
 from da3po.data.sources import load_problems
@@ -101,7 +101,7 @@ def prepare(config: Config) -> Prepared:
     platform = resolve(config.learner.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
     benchmarks = config.benchmarks or (_own_benchmark(config),)
-    trained = _training_problems(config.data)
+    trained = _training_texts(config.data)
     tasks = [_task(config, benchmark, model, tokenizer, trained) for benchmark in benchmarks]
     return Prepared(platform=platform, model=model, tasks=tasks)
 
@@ -113,7 +113,7 @@ def _own_benchmark(config: Config) -> BenchmarkConfig:
 
 
 def _task(
-    config: Config, benchmark: BenchmarkConfig, model: Path, tokenizer: Tokenizer, trained: Sequence[Problem] | None
+    config: Config, benchmark: BenchmarkConfig, model: Path, tokenizer: Tokenizer, trained: TrainingTexts | None
 ) -> Task:
     source, data = _where(config, benchmark)
     problems = load_problems(source, data)
@@ -122,7 +122,7 @@ def _task(
     leaked = None
     if trained is not None:
         by_row = {problem.row: problem.uid for problem in problems}
-        leaked = frozenset(by_row[row] for row, _ in find_overlap(benchmark.title, problems, trained).rows)
+        leaked = frozenset(by_row[row] for row, _ in trained.overlap(benchmark.title, problems).rows)
     task = Task(
         benchmark=benchmark,
         model=model.name,
@@ -151,7 +151,7 @@ def _where(config: Config, benchmark: BenchmarkConfig) -> tuple[str, DataConfig]
     return str(benchmark.hub), dataclasses.replace(config.data, **keys)
 
 
-def _training_problems(data: DataConfig) -> list[Problem] | None:
+def _training_texts(data: DataConfig) -> TrainingTexts | None:
     """What data.train has, for the look for leaks; None, with a remark, if it is not at hand."""
     problems: list[Problem] = []
     for source in data.sources:
@@ -160,7 +160,7 @@ def _training_problems(data: DataConfig) -> list[Problem] | None:
         except DataError as error:
             logger.warning("contamination is not checked: data.train: %s", error)
             return None
-    return problems
+    return TrainingTexts(problems)
 
 
 def _evaluate(config: Config) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from da3po.data.language import language_of
-from da3po.data.overlap import Overlap, find_overlap, normalized
+from da3po.data.overlap import Overlap, TrainingTexts, normalized
 from da3po.data.problems import DataError, Problem
 
 GoldCheck = Callable[[str], str | None]
@@ -83,6 +83,7 @@ def audit(
     problems = [row for row in everything if isinstance(row, Problem)]
     check = functools.cache(check_gold)
     reasons = [(problem.row, check(problem.gold)) for problem in problems]
+    texts = TrainingTexts(problems)
     groups: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         groups[normalized(problem.text) or problem.text].append(problem)
@@ -98,7 +99,7 @@ def audit(
         no_question=tuple(p.row for p in problems if not _QUESTION_WORD.search(p.text)),
         languages=dict(Counter(language_of(problem.text) for problem in problems).most_common()),
         lengths=_histogram([len(problem.text) for problem in problems]),
-        overlaps=tuple(find_overlap(title, asked, problems) for title, asked in benchmarks.items()),
+        overlaps=tuple(texts.overlap(title, asked) for title, asked in benchmarks.items()),
     )
 
 

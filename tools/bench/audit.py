@@ -20,7 +20,10 @@ def main() -> None:
     counts = {
         "contradictions": len(found.contradictions),
         "bad_golds": len(found.bad_golds),
-        "overlaps": {overlap.benchmark: len(overlap.rows) for overlap in found.overlaps},
+        "overlaps": {
+            overlap.benchmark: {"as_text": len(overlap.verbatim), "letters_and_digits": len(overlap.alike)}
+            for overlap in found.overlaps
+        },
     }
     print(json.dumps({"rows": found.num_rows, "seconds": round(seconds, 2), **counts}, indent=1))
 
