@@ -83,12 +83,10 @@ def test_overlap_goes_by_the_first_eighty_characters_whatever_the_notation() -> 
 
 def test_overlap_as_text_is_blind_to_spelling_alone() -> None:
     """The first 80 characters count without white space, `$`, braces and case; what comes after may differ."""
-    opening = (
-        r"Let $f(x) = \left( x^{2} + 1 \right)$ for real $x$. " + "Find the sum of all its values over the integers "
-    )
-    trained = [problem(opening + "below 9.", row=4), problem("Compute $2+3$.", row=5)]
+    opening = r"Let $f(x) = \left( x^{2} + 1 \right)$ for real $x$. What is the sum of its values over all the primes "
+    trained = [problem(opening + "that are below 9.", row=4), problem("Compute $2+3$.", row=5)]
     asked = [
-        problem(opening.replace("x^{2}", "x^2").replace("Let", "LET") + "up to 8.", row=1),
+        problem(opening.replace("x^{2}", "x^2").replace("Let", "LET") + "that are up to 8.", row=1),
         problem(opening.replace("$", r"\("), row=2),
         problem("Compute 2 + 3.", row=3),
         problem("Compute 2", row=6),
