@@ -40,7 +40,7 @@ from da3po.eval.record import weights_fingerprint
 from da3po.eval.summaries import compare, describe, read_summaries
 from da3po.eval.table import score_of, tables
 from da3po.eval.task import Evaluation, Task, contamination_line
-from da3po.launch import Engines, check_length, num_gpus
+from da3po.launch import Engines, check_length, num_gpus, reserve
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.reward.golds import objection
@@ -181,9 +181,11 @@ async def _run(config: Config, prepared: Prepared, evaluations: Sequence[Evaluat
     async with AsyncExitStack() as stack:
         graders = GraderPool(config.reward)
         stack.callback(graders.close)
-        engines = Engines(config, prepared.platform, prepared.model, run_dir.logs, training=False)
+        placement = await reserve(config, prepared.platform, prepared.model, run_dir.logs, training=False)
+        stack.callback(placement.release)
+        engines = Engines(config, prepared.platform, prepared.model, run_dir.logs, training=False, placement=placement)
         stack.push_async_callback(engines.close)
-        logger.info("starting engines ...")
+        logger.info("starting engines: %s ...", placement)
         await start_within(config.cluster.start_timeout, "engines", [engines.start()])
         return await _finish(evaluations, engines.pool.generate, graders.grade, run_dir)
 

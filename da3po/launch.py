@@ -10,6 +10,7 @@ from typing import Any
 
 from da3po.cluster.bundles import Demand
 from da3po.cluster.placement import Placement, Slot
+from da3po.cluster.shared_files import check_shared
 from da3po.cluster.workers import RankGroup, Worker, WorkerSpec
 from da3po.config.rules import longest_sequence
 from da3po.config.schema import Config, ConfigError
@@ -33,8 +34,10 @@ def num_gpus(config: Config, platform: Platform, *, training: bool) -> int:
     return ranks + config.engine.num_engines * config.engine.tp
 
 
-async def reserve(config: Config, platform: Platform, *, training: bool) -> Placement:
-    """Room for all processes of the run. Raises ClusterError if there is none."""
+async def reserve(config: Config, platform: Platform, model: Path, logs: Path, *, training: bool) -> Placement:
+    """Room for all processes of the run, on nodes that see its files. Raises ClusterError if there is none."""
+    if config.cluster.kind == "existing":
+        await check_shared(logs, [model / "config.json"])
     parallel, engine = config.parallel, config.engine
     demand = Demand(
         device=platform.device,

@@ -12,7 +12,7 @@ fail() { printf 'da3po: %s\n' "$*" >&2; exit 1; }
 on_every_node() {
     local options=(
         --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1
-        --cpus-per-task="$CPUS" --cpu-bind=none
+        --cpus-per-task="$CPUS"
         # The first node that fails ends the others, and Slurm's line names it. Nodes leave soon after the run ends.
         --kill-on-bad-exit=1 --wait=60
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from da3po.cluster.network import LOOPBACK, interface_of
 from da3po.cluster.placement import Slot
@@ -110,7 +110,14 @@ def _redirect_output(log_file: str) -> None:
 
 
 class WorkerError(ClusterError):
-    """A worker raised or died; the message names it and ends with what it last logged if it died."""
+    """A worker raised or died; the message names it and ends with what it last logged if it died.
+
+    cause: what it raised; None if it died.
+    """
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class Worker:
@@ -136,7 +143,7 @@ class Worker:
             return await getattr(self._actor, self._method).remote(method, *args)
         except RayTaskError as error:
             raise self._raised(method, error) from error
-        except RayActorError as error:
+        except RayError as error:  # its own death, its node's, or for want of memory
             raise self._died(error) from error
 
     async def free_address(self) -> tuple[str, int]:
@@ -150,7 +157,7 @@ class Worker:
                 yield await item
         except RayTaskError as error:
             raise self._raised(method, error) from error
-        except RayActorError as error:
+        except RayError as error:  # its own death, its node's, or for want of memory
             raise self._died(error) from error
 
     def kill(self) -> None:
@@ -158,9 +165,10 @@ class Worker:
 
     def _raised(self, method: str, error: RayTaskError) -> WorkerError:
         cause = error.cause if isinstance(error.cause, BaseException) else error
-        return WorkerError(f"{self.name}: {method} failed: {type(cause).__name__}: {cause}\n(log: {self._log_file})")
+        message = f"{self.name}: {method} failed: {type(cause).__name__}: {cause}\n(log: {self._log_file})"
+        return WorkerError(message, cause)
 
-    def _died(self, error: RayActorError) -> WorkerError:
+    def _died(self, error: RayError) -> WorkerError:
         tail = "\n".join(self._log_tail())
         reason = str(error).strip().splitlines()
         return WorkerError(
