@@ -83,7 +83,8 @@ def test_overlap_goes_by_the_first_eighty_characters_whatever_the_notation() -> 
 
 def test_overlap_as_text_is_blind_to_spelling_alone() -> None:
     """The first 80 characters count without white space, `$`, braces and case; what comes after may differ."""
-    opening = r"Let $f(x) = \left( x^{2} + 1 \right)$ for real $x$. What is the sum of its values over all the primes "
+    opening = r"Let $f(x) = \left( x^{2} + 1 \right)$ for real $x$. Sum its values over those primes "
+    opening += "that are congruent to one modulo four, not counting those "
     trained = [problem(opening + "that are below 9.", row=4), problem("Compute $2+3$.", row=5)]
     asked = [
         problem(opening.replace("x^{2}", "x^2").replace("Let", "LET") + "that are up to 8.", row=1),
