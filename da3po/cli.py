@@ -11,6 +11,7 @@ COMMANDS = {
         "da3po.train",
         "train a model with reinforcement learning: da3po train experiment=quickstart [key=value ...]",
     ),
+    "plan": ("da3po.forecast", "what a run would take: da3po plan [--search] [--json] experiment=NAME [key=value ...]"),
     "eval": ("da3po.evaluate", "evaluate a model: da3po eval model=DIR data.eval=FILE [key=value ...]"),
     "grade": ("da3po.grade", "grade answers in a file: da3po grade FILE.jsonl [--grader NAME]"),
     "data": ("da3po.audit", "audit data files: da3po data audit FILE... [--against FILE...] [--json OUT]"),

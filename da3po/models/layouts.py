@@ -2,16 +2,17 @@
 
 Every layout answers two questions, each the inverse of the other: what part of the given HF tensors does rank r of n
 hold, and what are the HF tensors if these are the parts of all ranks. Shapes of HF tensors are the ones in the file.
+torch is imported where tensors are joined, so that shapes can be worked out without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Layout(Protocol):
@@ -60,7 +61,7 @@ class Split:
         return _piece(whole, self.axis, rank, size)
 
     def join(self, shards: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return (torch.cat(tuple(shards), dim=self.axis),)
+        return (_cat(shards, self.axis),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,10 @@ class VocabularyRows:
             raise ValueError(f"embedding has {whole.shape[0]} rows, the config says vocab_size={self.vocab_size}")
         rows = padded_vocab_size(self.vocab_size, size) // size
         real = whole[rank * rows : (rank + 1) * rows]  # none, on a rank of padding alone
-        return torch.cat((real, real.new_zeros((rows - len(real), *real.shape[1:]))))
+        return _cat((real, real.new_zeros((rows - len(real), *real.shape[1:]))))
 
     def join(self, shards: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return (torch.cat(tuple(shards))[: self.vocab_size],)
+        return (_cat(shards)[: self.vocab_size],)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,11 @@ class GateUp:
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         gate, up = parts
-        return torch.cat((_piece(gate, 0, rank, size), _piece(up, 0, rank, size)))
+        return _cat((_piece(gate, 0, rank, size), _piece(up, 0, rank, size)))
 
     def join(self, shards: Sequence[Tensor]) -> tuple[Tensor, ...]:
         halves = [shard.chunk(2) for shard in shards]
-        return torch.cat([gate for gate, _ in halves]), torch.cat([up for _, up in halves])
+        return _cat([gate for gate, _ in halves]), _cat([up for _, up in halves])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,10 @@ class QkvByGroup:
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         by_group = [part.reshape(self.num_kv_heads, -1, *part.shape[1:]) for part in parts]
-        return _piece(torch.cat(by_group, dim=1).flatten(0, 1), 0, rank, size)
+        return _piece(_cat(by_group, 1).flatten(0, 1), 0, rank, size)
 
     def join(self, shards: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        fused = torch.cat(tuple(shards))
+        fused = _cat(shards)
         query_rows = self.num_heads // self.num_kv_heads * self.head_dim
         by_group = fused.reshape(self.num_kv_heads, query_rows + 2 * self.head_dim, *fused.shape[1:])
         parts = by_group.split((query_rows, self.head_dim, self.head_dim), dim=1)
@@ -133,6 +134,12 @@ class QkvByGroup:
 def padded_vocab_size(vocab_size: int, tp: int) -> int:
     """The smallest multiple of `tp` that is not below `vocab_size`."""
     return -(-vocab_size // tp) * tp
+
+
+def _cat(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    import torch
+
+    return torch.cat(tuple(parts), dim=axis)
 
 
 def _piece(whole: Tensor, axis: int, rank: int, size: int) -> Tensor:

@@ -30,6 +30,7 @@ from da3po.config.schema.learner import (
     Precision,
 )
 from da3po.config.schema.model import ModelConfig
+from da3po.config.schema.plan import PlanConfig
 from da3po.config.schema.rollout import MismatchConfig, RewardConfig, RolloutConfig
 from da3po.config.schema.run import CheckpointConfig, ClusterConfig, LoggingConfig, RunConfig, TrainConfig
 from da3po.config.schema.validation import ConfigError
@@ -58,6 +59,7 @@ __all__ = [
     "OptimConfig",
     "OverlongConfig",
     "ParallelConfig",
+    "PlanConfig",
     "Precision",
     "RewardConfig",
     "RolloutConfig",
@@ -90,3 +92,4 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)

@@ -62,12 +62,14 @@ class ClusterConfig:
     start_timeout: seconds within which all learner ranks and engines must be up.
     num_nodes, gpus_per_node: size of the cluster; learner and engines must fill it. gpus_per_node=null leaves the size
         open: it is what the machine has, and a plan is one of CPUs.
+    gpu: kind of the GPUs, for a plan's memory and rates.
     """
 
     kind: Literal["local", "existing"] = "local"
     start_timeout: float = 600.0
     num_nodes: int = 1
     gpus_per_node: int | None = None
+    gpu: Literal["h100_sxm_80gb", "h200_sxm_141gb", "a100_sxm_80gb"] = "h100_sxm_80gb"
 
     def __post_init__(self) -> None:
         require(self.start_timeout > 0, f"cluster.start_timeout must be positive, got {self.start_timeout}")
