@@ -6,25 +6,22 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from da3po.checkpoint.directory import CheckpointError
 from da3po.config.schema import ConfigError
 from da3po.data.problems import DataError
+from da3po.runtime.interruption import SIGNAL_OFFSET, Interrupted, Interruption
+
+__all__ = ["Interrupted", "Interruption", "run_command", "run_main_task", "wants_help"]
 
 FAILURE = 1
 USAGE_ERROR = 2
 STARVED = 3
-SIGNAL_OFFSET = 128
-
-
-class Interrupted(BaseException):
-    """The command was asked to stop by a signal; `exit_code` follows the shell's convention, 128 + its number."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = SIGNAL_OFFSET + number
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def run_command(body: Callable[[], int], *, failures: tuple[type[Exception], ...] = ()) -> int:
@@ -36,7 +33,8 @@ def run_command(body: Callable[[], int], *, failures: tuple[type[Exception], ...
     3: prompts ran dry. 128 + n: ended by signal n. Anything unexpected keeps its traceback and ends with 1.
     """
     try:
-        return body()
+        with _signals_raise():
+            return body()
     except (ConfigError, DataError, CheckpointError) as error:
         return _say(error, USAGE_ERROR)
     except failures as error:
@@ -56,34 +54,48 @@ def _say(what: object, code: int) -> int:
     return code
 
 
-def run_main_task(coroutine: Coroutine[Any, Any, int]) -> int:
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Before and after the main task a signal unwinds the command, as Ctrl-C does."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_main_task(coroutine: Coroutine[Any, Any, int], interruption: Interruption | None = None) -> int:
     """Run a command's one coroutine so that every way to end it unwinds through its `finally` blocks.
 
-    A second signal ends the process at once; Ray then takes its workers down by itself. Call it after Ray is up: Ray
-    sets a handler of its own.
+    A first SIGINT, SIGTERM or SIGUSR1 asks `interruption`, and cancels the task when its grace time is over: at once,
+    if none is given. A second signal ends the process at once; Ray then takes its workers down by itself. Call it after
+    Ray is up: Ray sets a handler of its own.
 
     Raises:
-        Interrupted: SIGINT or SIGTERM came.
+        Interrupted: a signal came.
     """
-    return asyncio.run(_watch(coroutine))
+    return asyncio.run(_watch(coroutine, interruption or Interruption()))
 
 
-async def _watch(coroutine: Coroutine[Any, Any, int]) -> int:
+async def _watch(coroutine: Coroutine[Any, Any, int], interruption: Interruption) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(coroutine)
-    received: list[int] = []
 
     def stop(number: int) -> None:
-        if received:
+        if interruption.asked:
             os._exit(SIGNAL_OFFSET + number)
-        received.append(number)
-        task.cancel()
+        interruption.ask(number)
+        loop.call_later(interruption.grace_seconds, task.cancel)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         loop.add_signal_handler(number, stop, number)
     try:
         return await task
     except asyncio.CancelledError:
-        if received:
-            raise Interrupted(received[0]) from None
+        interruption.check()
         raise

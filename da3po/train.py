@@ -10,37 +10,37 @@ import logging
 import shutil
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from da3po import loop
 from da3po.algo.mismatch import MismatchError, MismatchGate
-from da3po.checkpoint.directory import Checkpoint, CheckpointDirectory
-from da3po.checkpoint.run_directory import RunDirectory, find_start
-from da3po.checkpoint.saver import Saver, check_identity
+from da3po.checkpoint.boundary import Boundaries, CutShortEvaluator
+from da3po.checkpoint.directory import CheckpointDirectory
+from da3po.checkpoint.run_directory import RunDirectory
+from da3po.checkpoint.saver import SaveError, Saver
 from da3po.cluster.session import ClusterError, Session
 from da3po.cluster.workers import start_within
-from da3po.command import STARVED, Interrupted, run_command, run_main_task, wants_help
-from da3po.config.build import flatten, to_tree
+from da3po.command import STARVED, Interrupted, Interruption, run_command, run_main_task, wants_help
 from da3po.config.load import dump, help_text, load
 from da3po.config.rules import TRAINING, check
 from da3po.config.schema import Config
-from da3po.data.cursor import Cursor, fingerprint
+from da3po.data.cursor import Cursor
 from da3po.data.prompts import TrainingSet, load_prompts, load_training_set
 from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
-from da3po.eval.record import weights_fingerprint
 from da3po.launch import Engines, Ranks, check_length, num_gpus
 from da3po.learner.client import RemoteLearner
-from da3po.learner.megatron.fields import check_fields
+from da3po.learner.megatron.fields import check_device_fields, check_fields
 from da3po.learner.megatron.precision import check_device
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.pack.packer import Packer
 from da3po.plan.layout import check_layout, pack_multiples
 from da3po.report.plot import plot_run
+from da3po.resume import Start, build_saver, decide_start, identify, open_checkpoints, take_up, where_it_goes_on
 from da3po.reward.golds import objection
 from da3po.reward.graders import GraderError, check_grader
 from da3po.reward.pool import GraderPool
@@ -51,12 +51,12 @@ from da3po.runtime.platform import Platform, resolve
 from da3po.runtime.recorder import Recorder, build_recorder
 from da3po.sync import SyncError
 from da3po.sync.publish import WeightPublisher
-from da3po.types import Prompt
+from da3po.types import Prompt, StepStats
 
 logger = logging.getLogger(__name__)
 
 # Errors of a run's parts whose own words are all that a user needs.
-FAILURES = (ClusterError, EngineError, GraderError, MismatchError, SyncError)
+FAILURES = (ClusterError, EngineError, GraderError, MismatchError, SaveError, SyncError)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,9 +72,9 @@ def _train(config: Config) -> int:
     run_dir = RunDirectory(config.run.dir)
     prepared = prepare(config)
     with run_dir.open():
-        checkpoints = CheckpointDirectory(run_dir.checkpoints, config.checkpoint.keep)
-        identity = identify(config, prepared)
-        start = _find_start(config, checkpoints, identity)
+        checkpoints = open_checkpoints(config, run_dir)
+        identity = identify(config, prepared.model, prepared.train.prompts)
+        start = decide_start(config, checkpoints, identity)
         if start.step >= config.train.steps and run_dir.export.is_dir():
             print(f"{run_dir.path} is finished: step {start.step} of {config.train.steps} is done")
             print(compare_ends(run_dir.evaluations))
@@ -82,48 +82,13 @@ def _train(config: Config) -> int:
         run_dir.config.write_text(dump(config), encoding="utf-8")
         logger.info("%s; run directory %s", prepared.platform.reason, run_dir.path)
         with Session(config.cluster, num_gpus(config, prepared.platform, training=True)):
+            interruption = Interruption(config.checkpoint.grace_seconds)
             try:
-                return run_main_task(_run(config, prepared, run_dir, checkpoints, identity, start))
+                run = _run(config, prepared, run_dir, checkpoints, identity, start, interruption)
+                return run_main_task(run, interruption)
             except Interrupted:
-                _say_where_it_goes_on(checkpoints)
+                print(where_it_goes_on(checkpoints), flush=True)
                 raise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Where a run begins: at step 0, or after the step of a checkpoint, with its state."""
-
-    step: int = 0
-    checkpoint: Checkpoint | None = None
-    rollouts: dict[str, Any] = field(default_factory=dict)
-
-
-def _find_start(config: Config, checkpoints: CheckpointDirectory, identity: dict[str, Any]) -> Start:
-    """Raises CheckpointError if the run directory holds a run of something else, or a checkpoint that is damaged."""
-    checkpoint = find_start(checkpoints, config.run.resume)
-    if checkpoint is None:
-        return Start()
-    state = checkpoint.state()
-    check_identity(checkpoint, state["identity"], identity)
-    return Start(step=checkpoint.step, checkpoint=checkpoint, rollouts=state["rollouts"])
-
-
-def identify(config: Config, prepared: Prepared) -> dict[str, Any]:
-    """What makes a run this run and no other. Steps, layout, engines, evaluation, optimizer may change on resuming."""
-    return {
-        "model (its weights)": weights_fingerprint(prepared.model),
-        "data (its prompts)": fingerprint(prepared.train.prompts),
-        "run.seed": config.run.seed,
-        "rollout.num_samples": config.rollout.num_samples,
-        "rollout.temperature": config.rollout.temperature,
-        **dict(flatten(to_tree(config.algo), "algo.")),
-    }
-
-
-def _say_where_it_goes_on(checkpoints: CheckpointDirectory) -> None:
-    latest = checkpoints.latest()
-    where = f"goes on after step {latest.step}" if latest else "starts from the beginning: no checkpoint was due yet"
-    print(f"the same command {where}", flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +112,7 @@ def prepare(config: Config) -> Prepared:
     check_length(config, spec, training=True)
     platform = resolve(config.learner.device)
     check_device(config.learner.precision, platform.device)
+    check_device_fields(config.learner.megatron, platform.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
     return Prepared(
         platform=platform,
@@ -163,6 +129,7 @@ async def _run(
     checkpoints: CheckpointDirectory,
     identity: dict[str, Any],
     start: Start,
+    interruption: Interruption,
 ) -> int:
     async with AsyncExitStack() as stack:
         recorder = build_recorder(config.logging, run_dir.path, after=start.step, last_step=config.train.steps)
@@ -175,52 +142,49 @@ async def _run(
         stack.push_async_callback(ranks.close)
 
         recorder.event("starting learner and engines ...")
-        starts = [ranks.start(), engines.start()]
-        learner, _ = await start_within(config.cluster.start_timeout, "learner and engines", starts)
-        await engines.pool.open_channel(await learner.open_channel(engines.pool.num_receivers))
+        learner = await interruption.cut_short(_started(config, ranks, engines))
 
         collector = build_collector(config, prepared.train, engines, graders)
-        await _take_up(start, learner, collector, recorder)
-        saver = Saver(
-            directory=checkpoints,
-            learner=learner,
-            rollout_state=collector.state_dict,
-            identity=identity,
-            config=dump(config),
-            every=config.checkpoint.every,
-            last_step=config.train.steps,
-            announce=recorder.event,
-        )
+        if news := await interruption.cut_short(take_up(start, learner, collector, run_dir)):
+            recorder.event(news)
+        boundaries = Boundaries(collector, interruption, after=start.step)
+        saver = build_saver(config, checkpoints, identity, start, learner, boundaries, recorder.checkpoint)
+        await stack.enter_async_context(saver)
+        evaluator = build_evaluator(config, prepared.eval_prompts, engines, graders, run_dir, recorder, saver)
         run = loop.Run(
             step=start.step,
             last_step=config.train.steps,
-            rollouts=collector,
+            rollouts=boundaries,
             packer=build_packer(config),
             learner=learner,
             gate=MismatchGate(config.mismatch),
             weights=WeightPublisher(learner, engines.pool),
-            evaluator=build_evaluator(config, prepared.eval_prompts, engines, graders, run_dir, recorder),
+            evaluator=CutShortEvaluator(evaluator, interruption),
             checkpoints=saver,
             recorder=recorder,
         )
         try:
             await loop.train(run)
+            await saver.settle()
+        except Interrupted:
+            await saver.save_last(run.step)
+            raise
         except StarvationError as error:
-            await saver.save(run.step)
+            await saver.save(run.step, collector.state_dict())
+            await saver.settle()
             recorder.event(f"the run ends after step {run.step}, saved: {error}")
             return STARVED
-        await _export(learner, run_dir)
+        await interruption.cut_short(_export(learner, run_dir))
         _sum_up(recorder, run_dir)
     return 0
 
 
-async def _take_up(start: Start, learner: RemoteLearner, collector: Collector, recorder: Recorder) -> None:
-    """Give the parts the state of the checkpoint that the run goes on from, if it does."""
-    if start.checkpoint is None:
-        return
-    await learner.load(start.checkpoint.learner)
-    collector.load_state_dict(start.rollouts)
-    recorder.event(f"resuming after step {start.step} from {start.checkpoint.path}")
+async def _started(config: Config, ranks: Ranks, engines: Engines) -> RemoteLearner:
+    """Learner and engines, up and joined by the weight channel."""
+    starts = [ranks.start(), engines.start()]
+    learner, _ = await start_within(config.cluster.start_timeout, "learner and engines", starts)
+    await engines.pool.open_channel(await learner.open_channel(engines.pool.num_receivers))
+    return learner
 
 
 async def _export(learner: RemoteLearner, run_dir: RunDirectory) -> None:
@@ -269,8 +233,14 @@ def build_evaluator(
     graders: GraderPool,
     run_dir: RunDirectory,
     recorder: Recorder,
+    saver: Saver,
 ) -> DuringTraining:
     """Evaluates on the run's own engines."""
+
+    def record(step: int, stats: StepStats, message: str) -> None:
+        recorder.evaluation(step, stats, message)
+        saver.evaluated(step, stats.values)
+
     return DuringTraining(
         prompts=prompts,
         generate=engines.pool.generate,
@@ -279,7 +249,7 @@ def build_evaluator(
         seed=config.run.seed,
         last_step=config.train.steps,
         folder=run_dir.evaluations,
-        record=recorder.evaluation,
+        record=record,
     )
 
 

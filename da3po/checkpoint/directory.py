@@ -4,15 +4,15 @@ RUN/checkpoints/step_000010/manifest.json    written last; names every file with
                            /state.json       what the controller needs to go on
                            /config.yaml      the config that made it
                            /learner/...      weights and optimizer, in the learner's own format
+RUN/checkpoints/best.json                    the step that evaluated best, if the run looks for one
 RUN/checkpoints/.writing-step_000020         a save in progress, or one that was cut off
+RUN/checkpoints/.removing-step_000005        one that is going away, or whose removal was cut off
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -20,11 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from da3po.checkpoint.manifest import MANIFEST, STATE, find_damage, flush, seal, write_durably
+from da3po.checkpoint.retention import Best, Retention, read_best, write_best
+
+__all__ = ["MANIFEST", "Checkpoint", "CheckpointDirectory", "CheckpointError", "find_damage", "write_state"]
+
 logger = logging.getLogger(__name__)
 
 _STEP = re.compile(r"step_(\d+)")
 _WRITING = ".writing-"
-MANIFEST = "manifest.json"
+_REMOVING = ".removing-"
 
 
 class CheckpointError(RuntimeError):
@@ -47,40 +52,62 @@ class Checkpoint:
         problem = find_damage(self.path, checksums=True)
         if problem:
             raise CheckpointError(f"{self.path}: {problem}")
-        return json.loads((self.path / "state.json").read_text())
+        return json.loads((self.path / STATE).read_text())
 
 
 class CheckpointDirectory:
     """Writes, finds and retires checkpoints under one folder."""
 
-    def __init__(self, path: Path, keep: int) -> None:
+    def __init__(self, path: Path, keep: int, keep_every: int = 0) -> None:
+        """keep: newest ones kept. keep_every: multiples of it are kept for ever; 0 for none."""
         self._path = path
-        self._keep = keep
+        self._retention = Retention(keep=keep, every=keep_every)
 
     def begin(self, step: int) -> Path:
         """An empty folder to write step `step` into; it becomes a checkpoint by `commit` only."""
-        writing = self._path / f"{_WRITING}step_{step:06d}"
+        writing = self._path / f"{_WRITING}{_name(step)}"
         if writing.exists():
             shutil.rmtree(writing)
         (writing / "learner").mkdir(parents=True)
         return writing
 
-    def commit(self, step: int, writing: Path) -> Checkpoint:
-        """Seal what was written under `begin`'s folder, make it step `step`, then retire old ones."""
-        entries = {
-            file.relative_to(writing).as_posix(): {"bytes": file.stat().st_size, "blake2b": _checksum(file)}
-            for file in _files(writing)
-        }
-        _write_durably(writing / MANIFEST, json.dumps({"step": step, "files": entries}, indent=1))
-        for file in _files(writing):
-            _flush(file)
-        final = self._path / f"step_{step:06d}"
+    def commit(
+        self, step: int, writing: Path, *, identity: dict[str, Any] | None = None, best: Best | None = None
+    ) -> Checkpoint:
+        """Seal what was written under `begin`'s folder, make it step `step`, then retire old ones.
+
+        best: that this step is the best so far, if it is.
+        """
+        seal(writing, step, identity or {})
+        final = self._path / _name(step)
         if final.exists():  # an older attempt at the same step, from before the run was resumed
-            shutil.rmtree(final)
+            self._remove(final)
         writing.rename(final)
-        _flush(self._path)
+        flush(self._path)
+        if best is not None:
+            write_best(self._path, best)
         self._retire()
         return Checkpoint(step=step, path=final)
+
+    def discard(self, writing: Path) -> None:
+        """Give up a save: what was written of it goes, so that the space is there for the next one."""
+        shutil.rmtree(writing, ignore_errors=True)
+
+    def clear(self) -> list[str]:
+        """Remove what saves and removals that were cut off have left; returns the names. Nobody may be saving.
+
+        A save that was cut off after its seal is whole, and becomes the step that it is, unless that is there.
+        """
+        if not self._path.is_dir():
+            return []
+        left = sorted(path for path in self._path.iterdir() if path.name.startswith((_WRITING, _REMOVING)))
+        for path in left:
+            final = self._path / path.name.removeprefix(_WRITING)
+            if path.name.startswith(_WRITING) and not final.exists() and find_damage(path, checksums=True) is None:
+                path.rename(final)
+            else:
+                shutil.rmtree(path)
+        return [path.name for path in left]
 
     def latest(self) -> Checkpoint | None:
         """The complete checkpoint with the highest step. Incomplete ones are named in the log and passed over."""
@@ -91,9 +118,31 @@ class CheckpointDirectory:
             logger.warning("passing over incomplete checkpoint %s: %s", path, problem)
         return None
 
+    def complete(self) -> list[Checkpoint]:
+        """All complete ones, oldest first."""
+        return [
+            Checkpoint(step=step, path=path)
+            for step, path in sorted(self._steps())
+            if find_damage(path, checksums=False) is None
+        ]
+
     def damaged(self) -> list[Path]:
         """Steps that are there but incomplete."""
         return [path for _, path in sorted(self._steps()) if find_damage(path, checksums=False)]
+
+    def best(self, known: Best | None = None) -> Best | None:
+        """The best step and its value, if its checkpoint is complete.
+
+        known: the best as of the latest step, by its own state; the pointer is older if the run died in between.
+        """
+        found = [best for best in (read_best(self._path), known) if best is not None]
+        complete = [b for b in found if find_damage(self._path / _name(b.step), checksums=False) is None]
+        return max(complete, key=lambda best: best.step, default=None)
+
+    def mark_best(self, best: Best) -> None:
+        """Point at a step that was saved before its evaluation was known."""
+        write_best(self._path, best)
+        self._retire()
 
     def _steps(self) -> Iterator[tuple[int, Path]]:
         if not self._path.is_dir():
@@ -104,57 +153,26 @@ class CheckpointDirectory:
                 yield int(match[1]), path
 
     def _retire(self) -> None:
-        """Keep the newest complete ones. Only called once a new one is complete."""
-        complete = [path for _, path in sorted(self._steps()) if find_damage(path, checksums=False) is None]
-        for path in complete[: -self._keep]:
-            shutil.rmtree(path)
+        """Remove those that retention lets go. Only called once a new one is complete."""
+        complete = {checkpoint.step: checkpoint.path for checkpoint in self.complete()}
+        best = self.best()
+        for step in self._retention.retired(list(complete), best.step if best else None):
+            self._remove(complete[step])
+
+    def _remove(self, path: Path) -> None:
+        """Under another name first: a removal that is cut off leaves no step that looks half there."""
+        removing = self._path / f"{_REMOVING}{path.name}"
+        if removing.exists():
+            shutil.rmtree(removing)
+        path.rename(removing)
+        shutil.rmtree(removing)
 
 
-def find_damage(path: Path, *, checksums: bool) -> str | None:
-    """What is wrong with a checkpoint folder, or None if every file of its manifest is there in full."""
-    if not (path / MANIFEST).is_file():
-        return f"it has no {MANIFEST}"
-    try:
-        files = json.loads((path / MANIFEST).read_text())["files"]
-        entries = [(name, int(entry["bytes"]), str(entry["blake2b"])) for name, entry in files.items()]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"its {MANIFEST} cannot be read"
-    if "state.json" not in files:
-        return f"its {MANIFEST} names no state.json"
-    for name, num_bytes, checksum in entries:
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != num_bytes:
-            return f"{name} has {file.stat().st_size} bytes, not {num_bytes}"
-        if checksums and _checksum(file) != checksum:
-            return f"{name} does not match its checksum"
-    return None
+def _name(step: int) -> str:
+    return f"step_{step:06d}"
 
 
 def write_state(writing: Path, state: dict[str, Any], config: str) -> None:
     """Put the controller's part into a checkpoint that is being written."""
-    _write_durably(writing / "state.json", json.dumps(state))
-    _write_durably(writing / "config.yaml", config)
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _checksum(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _write_durably(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
-    _flush(file)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_durably(writing / STATE, json.dumps(state))
+    write_durably(writing / "config.yaml", config)

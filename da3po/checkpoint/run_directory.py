@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from da3po.checkpoint.directory import Checkpoint, CheckpointDirectory, CheckpointError
+from da3po.checkpoint.directory import MANIFEST, Checkpoint, CheckpointDirectory, CheckpointError, find_damage
 
 
 class RunDirectory:
@@ -69,4 +70,22 @@ def find_start(checkpoints: CheckpointDirectory, resume: Literal["auto", "never"
         raise CheckpointError(
             f"run.resume=never, but the run directory has a checkpoint of step {latest.step}; choose another run.dir"
         )
+    return latest
+
+
+def find_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint that `path` names: a step's folder, or a run directory or its checkpoints, for the newest step.
+
+    Raises:
+        CheckpointError: there is none, or it is incomplete.
+    """
+    if (path / MANIFEST).exists() or path.name.startswith("step_"):
+        problem = find_damage(path, checksums=False)
+        if problem:
+            raise CheckpointError(f"{path} is no complete checkpoint: {problem}")
+        return Checkpoint(step=json.loads((path / MANIFEST).read_text())["step"], path=path)
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    latest = CheckpointDirectory(folder, keep=1).latest()
+    if latest is None:
+        raise CheckpointError(f"{path} is no checkpoint, and no run directory with a complete one")
     return latest

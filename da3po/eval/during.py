@@ -42,19 +42,37 @@ class DuringTraining:
         self._record = record
 
     async def opening(self, step: int) -> None:
-        """The weights that a run starts with. A resumed run has done that before."""
-        if step == 0 and self._config.before:
+        """The weights that a run starts with. A resumed run has done that before, unless it was stopped on the way."""
+        due = self._config.before if step == 0 else self._is_due(step) and not summary_file(self._stem(step)).exists()
+        if due:
             await self._evaluate(step)
 
     async def after(self, step: int) -> None:
-        due = self._config.every and step % self._config.every == 0
-        if due or (step == self._last_step and self._config.after):
+        if self._is_due(step):
             await self._evaluate(step)
+
+    def _is_due(self, step: int) -> bool:
+        on_schedule = bool(self._config.every) and step % self._config.every == 0
+        return on_schedule or (step == self._last_step and self._config.after)
+
+    def _stem(self, step: int) -> Path:
+        return self._folder / f"step_{step:06d}"
 
     async def _evaluate(self, step: int) -> None:
         result = await evaluate(self._generate, self._grade, self._prompts, self._config, self._seed)
-        write_result(self._folder / f"step_{step:06d}", result, self._prompts)
         self._record(step, StepStats(result.metrics()), f"evaluation after step {step}: {result}")
+        write_result(self._stem(step), result, self._prompts)  # last: a run that dies before it evaluates again
+
+
+def summary_file(stem: Path) -> Path:
+    return stem.with_name(stem.name + ".json")
+
+
+def cut_back(folder: Path, step: int) -> None:
+    """Remove the evaluations of later steps, left by a run that went on past its checkpoint."""
+    for file in folder.glob("step_*.json*"):
+        if _step(file) > step:
+            file.unlink()
 
 
 def write_result(stem: Path, result: EvalResult, prompts: Sequence[Prompt]) -> None:
@@ -62,7 +80,7 @@ def write_result(stem: Path, result: EvalResult, prompts: Sequence[Prompt]) -> N
     with stem.with_name(stem.name + ".jsonl").open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows(result, prompts):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    stem.with_name(stem.name + ".json").write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
+    summary_file(stem).write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
 
 
 def compare_ends(folder: Path) -> str:

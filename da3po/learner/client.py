@@ -59,8 +59,20 @@ class RemoteLearner:
     async def save(self, path: Path) -> None:
         await self._ranks.call_all("save", path)
 
+    async def start_saving(self, path: Path) -> None:
+        await self._ranks.call_all("start_saving", path)
+
+    async def is_saving(self) -> bool:
+        return any(await self._ranks.call_all("is_saving"))
+
+    async def finish_saving(self) -> None:
+        await self._ranks.call_all("finish_saving")
+
     async def load(self, path: Path) -> None:
         await self._ranks.call_all("load", path)
+
+    async def load_weights(self, path: Path) -> None:
+        await self._ranks.call_all("load_weights", path)
 
     async def export(self, path: Path) -> None:
         await self._ranks.call_all("export", path)

@@ -1,7 +1,7 @@
 """The record of a run: metrics to every sink, one line a step to the console, and a few rollouts to read.
 
 In the run directory: metrics.jsonl (training, an object a step), evaluations.jsonl (an object for each evaluated step),
-rollouts.jsonl (sampled responses with their grades) and tensorboard/.
+checkpoints.jsonl (how long each save took), rollouts.jsonl (sampled responses with their grades) and tensorboard/.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from da3po.types import Group, StepBatch, StepStats
 
 METRICS_FILE = "metrics.jsonl"
 EVALUATIONS_FILE = "evaluations.jsonl"
+CHECKPOINTS_FILE = "checkpoints.jsonl"
 ROLLOUTS_FILE = "rollouts.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
 
@@ -33,12 +34,14 @@ class Recorder:
         *,
         metrics: Sequence[MetricsSink],
         evaluations: Sequence[MetricsSink],
+        checkpoints: Sequence[MetricsSink],
         rollouts: JsonlFile,
         console: Console,
         num_rollouts: int,
     ) -> None:
         self._metrics = metrics
         self._evaluations = evaluations
+        self._checkpoints = checkpoints
         self._rollouts = rollouts
         self._console = console
         self._num_rollouts = num_rollouts
@@ -58,13 +61,19 @@ class Recorder:
             sink.write(step, stats.values)
         self._console.event(message)
 
+    def checkpoint(self, step: int, stats: StepStats, message: str) -> None:
+        """Record that `step` was saved, and what that took."""
+        for sink in self._checkpoints:
+            sink.write(step, stats.values)
+        self._console.event(message)
+
     def event(self, message: str) -> None:
         self._console.event(message)
 
     def close(self) -> None:
         self._console.close()
         self._rollouts.close()
-        for sink in {id(sink): sink for sink in (*self._metrics, *self._evaluations)}.values():
+        for sink in {id(sink): sink for sink in (*self._metrics, *self._evaluations, *self._checkpoints)}.values():
             sink.close()
 
 
@@ -74,6 +83,7 @@ def build_recorder(config: LoggingConfig, run_dir: Path, *, after: int, last_ste
     return Recorder(
         metrics=[JsonlSink(run_dir / METRICS_FILE, after=after), *boards],
         evaluations=[JsonlSink(run_dir / EVALUATIONS_FILE, after=after), *boards],
+        checkpoints=[JsonlSink(run_dir / CHECKPOINTS_FILE, after=after), *boards],
         rollouts=JsonlFile(run_dir / ROLLOUTS_FILE, after=after),
         console=build_console(config.console, first_step=after + 1, last_step=last_step),
         num_rollouts=config.num_rollouts,

@@ -115,6 +115,7 @@ def test_a_sink_of_both_kinds_is_closed_once() -> None:
     recorder = Recorder(
         metrics=[sink],
         evaluations=[sink],
+        checkpoints=[sink],
         rollouts=io.StringIO(),  # type: ignore[arg-type]
         console=Silence(),
         num_rollouts=0,

@@ -17,12 +17,15 @@ class RunConfig:
     seed: everything random derives from it.
     resume: auto = from the newest complete checkpoint if there is one; never = refuse a directory that has one;
         must = refuse one that has none.
+    init_from: a checkpoint (.../checkpoints/step_000010), or a run directory for its newest one, whose weights the run
+        begins with. Weights alone: optimizer, learning rate, data and step begin anew. null is model.path's weights.
     """
 
     dir: str = "runs/${run.name}"
     name: str = "da3po"
     seed: int = 1
     resume: Literal["auto", "never", "must"] = "auto"
+    init_from: str | None = None
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**32, f"run.seed must lie between 0 and {2**32 - 1}, got {self.seed}")
@@ -45,14 +48,30 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """every: steps between checkpoints, 0 for the last step only. keep: newest ones kept."""
+    """What is saved, when, and what stays.
+
+    every: steps between checkpoints, 0 for the last step only.
+    keep: newest ones kept. keep_every: multiples of it are kept for ever; 0 for none.
+    best: metric of an evaluation (eval/avg@8, eval/pass@8, ...). The step where it was best is saved even if it is not
+        due, is kept, and is named in checkpoints/best.json; null looks for none. best_mode: what is better.
+    asynchronous: training waits for a copy in host memory only, and goes on while it is written.
+    grace_seconds: after a first SIGINT, SIGTERM or SIGUSR1, what is left for finishing a step that is being learned
+        from, and for saving it.
+    """
 
     every: int = 10
     keep: int = 2
+    keep_every: int = 0
+    best: str | None = None
+    best_mode: Literal["max", "min"] = "max"
+    asynchronous: bool = False
+    grace_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         require(self.every >= 0, f"checkpoint.every must be >= 0, got {self.every}")
         require(self.keep >= 1, f"checkpoint.keep must be >= 1, got {self.keep}")
+        require(self.keep_every >= 0, f"checkpoint.keep_every must be >= 0, got {self.keep_every}")
+        require(self.grace_seconds >= 0, f"checkpoint.grace_seconds must be >= 0, got {self.grace_seconds}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

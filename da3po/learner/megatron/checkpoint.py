@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
-from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
 
 from da3po.learner.megatron.model import PolicyModel
 from da3po.learner.megatron.optimizer import Optimizer
-from da3po.learner.megatron.versions import SHARDING
+from da3po.learner.megatron.versions import SHARDING, async_save_options
 
 FORMAT = 1
 """Goes up when what is saved changes in a way that older code cannot read."""
@@ -24,15 +26,75 @@ def save(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> Non
     dist_checkpointing.save(_state(models, optimizer, is_loading=False), str(path), content_metadata=SHARDING)
 
 
+class Writing:
+    """A checkpoint that goes to disk beside training: a copy of the state, and a thread that writes it.
+
+    Made on all ranks together. `finish` is called on all ranks together too, for it ends in collectives, which training
+    must not be in the middle of.
+    """
+
+    def __init__(self, path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
+        """Returns when the state is in host memory of its own: what is saved is what it is now."""
+        state = _state(models, optimizer, is_loading=False)
+        dict_list_map_inplace(_copied, state)
+        self._request = dist_checkpointing.save(
+            state, str(path), async_sharded_save=True, content_metadata=SHARDING, **async_save_options()
+        )
+        self._arguments = list(self._request.async_fn_args)
+        if self._request.preload_fn is not None:
+            self._arguments[1] = self._request.preload_fn()  # from the device to host memory
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._write, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        try:
+            if self._request.async_fn is not None:
+                self._request.async_fn(*self._arguments, **self._request.async_fn_kwargs)
+        except Exception as error:  # noqa: BLE001 raised by `finish`, where somebody waits for it
+            self._error = error
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def finish(self) -> None:
+        """Wait for this rank's files, then for all ranks', and write what makes them one checkpoint."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        for finalize in self._request.finalize_fns:
+            finalize()
+
+
+def _copied(value: Any) -> Any:
+    """Tensors in host memory are the live ones; those of a device are copied on their way there."""
+    if isinstance(value, ShardedTensor | ShardedTensorFactory) and value.data is not None and value.data.is_cpu:
+        value.data = value.data.detach().clone()
+    return value
+
+
+def load_weights(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
+    """Take over the weights alone, on any layout; all ranks together. The optimizer's state is left as it is, fresh.
+
+    Errors: ValueError if the checkpoint has another format.
+    """
+    _check_format(path)
+    metadata = _metadata()
+    wanted = {str(number): model.sharded_state_dict(metadata=metadata) for number, model in enumerate(models)}
+    state = dist_checkpointing.load({"model": wanted}, str(path))
+    for number, model in enumerate(models):
+        model.load_state_dict(state["model"][str(number)])
+    optimizer.inner.reload_model_params()
+
+
 def load(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
     """Take over what `save` wrote, on this layout or another; all ranks together.
 
     Random-number state belongs to a layout: it is restored on the same one, and left alone on another.
     Errors: ValueError if the checkpoint has another format.
     """
-    common = dist_checkpointing.load_common_state_dict(str(path))
-    if common.get("format") != FORMAT:
-        raise ValueError(f"{path}: checkpoint format {common.get('format')}, this version reads {FORMAT}")
+    common = _check_format(path)
     wanted = _state(models, optimizer, is_loading=True)
     if common["layout"] != wanted["layout"]:
         del wanted["rng"]
@@ -45,8 +107,20 @@ def load(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> Non
         _set_random_state(state["rng"])
 
 
+def _check_format(path: Path) -> dict[str, Any]:
+    """What every rank of the checkpoint has in common."""
+    common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(path))
+    if common.get("format") != FORMAT:
+        raise ValueError(f"{path}: checkpoint format {common.get('format')}, this version reads {FORMAT}")
+    return common
+
+
+def _metadata() -> dict[str, Any]:
+    return SHARDING | {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
+
+
 def _state(models: Sequence[PolicyModel], optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
-    metadata = SHARDING | {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
+    metadata = _metadata()
     # What is on disk is named by layer of the whole model: which stage a tensor was in leaves no trace.
     model = {str(number): model.sharded_state_dict(metadata=metadata) for number, model in enumerate(models)}
     return {

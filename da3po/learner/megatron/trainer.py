@@ -59,6 +59,7 @@ class Trainer:
         self._loss = build_loss(spec.loss, self._context.reduce)
         self._store: dist.Store | None = None
         self._channel: SourceChannel | None = None
+        self._writing: checkpoint.Writing | None = None
 
     def step(self, step_number: int, updates: Sequence[Sequence[MicroBatch]]) -> Mapping[str, float]:
         """One training step: an optimizer update for each of `updates`, all against the weights that open the step.
@@ -113,14 +114,36 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Errors: FloatingPointError naming a weight that is not finite; such weights are never written."""
+        self._check_finite()
+        checkpoint.save(path, self.models, self.optimizer)
+
+    def start_saving(self, path: Path) -> None:
+        """Copy what `save` would write and begin to write it; training may go on. Errors: those of `save`."""
+        self._check_finite()
+        self._writing = checkpoint.Writing(path, self.models, self.optimizer)
+
+    def is_saving(self) -> bool:
+        """Whether this rank is still writing."""
+        return self._writing is not None and self._writing.is_running
+
+    def finish_saving(self) -> None:
+        """Wait for the writing to end, and make the checkpoint whole. Errors: what went wrong in writing."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            raise RuntimeError("finish_saving without start_saving")
+        writing.finish()
+
+    def _check_finite(self) -> None:
         for model in self.models:
             for name, weight in model.named_parameters():
                 if not torch.isfinite(weight).all():
                     raise FloatingPointError(f"{name} is not finite; nothing is saved")
-        checkpoint.save(path, self.models, self.optimizer)
 
     def load(self, path: Path) -> None:
         checkpoint.load(path, self.models, self.optimizer)
+
+    def load_weights(self, path: Path) -> None:
+        checkpoint.load_weights(path, self.models, self.optimizer)
 
     def export(self, path: Path) -> None:
         export_hf(self.models, self.position, Path(self.spec.model_path), path)

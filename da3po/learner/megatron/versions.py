@@ -7,9 +7,11 @@ here, or use classes that have kept their names and arguments over both versions
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from megatron.core import dist_checkpointing
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
@@ -62,3 +64,12 @@ def finalize_gradients() -> Callable[..., None]:
     from megatron.core.distributed import finalize_model_grads
 
     return finalize_model_grads
+
+
+def async_save_options() -> dict[str, Any]:
+    """More arguments of `dist_checkpointing.save` for an asynchronous one.
+
+    0.19's default writer is that of nvidia-resiliency-ext; Megatron's own, the only one of 0.16, is still there.
+    """
+    has_choice = "async_strategy" in inspect.signature(dist_checkpointing.save).parameters
+    return {"async_strategy": "mcore"} if has_choice else {}

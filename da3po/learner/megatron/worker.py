@@ -85,8 +85,20 @@ class LearnerRank:
     def save(self, path: Path) -> None:
         self.trainer.save(path)
 
+    def start_saving(self, path: Path) -> None:
+        self.trainer.start_saving(path)
+
+    def is_saving(self) -> bool:
+        return self.trainer.is_saving()
+
+    def finish_saving(self) -> None:
+        self.trainer.finish_saving()
+
     def load(self, path: Path) -> None:
         self.trainer.load(path)
+
+    def load_weights(self, path: Path) -> None:
+        self.trainer.load_weights(path)
 
     def export(self, path: Path) -> None:
         self.trainer.export(path)
