@@ -19,7 +19,7 @@ from da3po.config.schema import LearnerConfig, LossConfig, MegatronConfig, Optim
 
 pytestmark = pytest.mark.distributed
 
-OPTIM = OptimConfig(lr=1e-4, warmup_steps=2, clip_grad=1.0)
+OPTIM = OptimConfig(lr=1e-4, warmup_steps=2, clip_grad=1.0, layer_grad_norms=True)
 LONG = ((20, 300), (2, 3), (8, 4), (1, 2))
 """A sequence that reaches positions above the original length of Llama 3's rope scaling."""
 
@@ -107,6 +107,9 @@ def _scenarios(root: Path) -> list[Scenario]:
             ("tp2sp", LAYOUTS["tp2sp"], {}),
             ("fields", LAYOUTS["dp2"], {"megatron": RECOMPUTE_AND_OVERLAP}),
             ("bf16", LAYOUTS["dp2"], {"precision": "bf16"}),
+            # Last, for the processes keep the mode.
+            ("exact", LAYOUTS["tp2sp"], {"deterministic": True}),
+            ("again", LAYOUTS["tp2sp"], {"deterministic": True}),
         )
     ]
     return scenarios
@@ -120,7 +123,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
 
 
 PARALLEL = [f"tied-{name}" for name in LAYOUTS if name != "single"] + ["untied-tp2sp", "untied-pp2", "untied-cp2"]
-BRIEF = ["small-tp2sp", "small-fields"]
+BRIEF = ["small-tp2sp", "small-fields", "small-exact"]
 
 
 def single(name: str) -> str:
@@ -143,6 +146,8 @@ def test_metrics_equal_the_single_process(seen: dict[str, Seen], name: str) -> N
         assert got.keys() == expected.keys()
         for key in ("loss/policy", "loss/num_tokens", "actor/entropy", "actor/grad_norm", "actor/lr"):
             assert got[key] == pytest.approx(expected[key], rel=TOLERANCE, abs=1e-7), key
+        for key in (key for key in got if key.startswith("grad_norm/")):
+            assert got[key] == pytest.approx(expected[key], rel=TOLERANCE), key
         assert got["mismatch/max_abs_logprob"] == pytest.approx(expected["mismatch/max_abs_logprob"], rel=1e-4)
 
 
@@ -150,6 +155,30 @@ def test_metrics_equal_the_single_process(seen: dict[str, Seen], name: str) -> N
 def test_every_rank_returns_the_same_metrics(seen: dict[str, Seen], name: str) -> None:
     for rank in seen[name].ranks:
         assert rank["metrics"] == seen[name].metrics
+
+
+@pytest.mark.parametrize("name", [*PARALLEL, "tied-single", "small-bf16"])
+def test_gradient_norms_of_the_parts_add_up_to_the_whole(seen: dict[str, Seen], name: str) -> None:
+    """Of the step with a single update, where no mean over updates is between."""
+    metrics = seen[name].metrics[0]
+    parts = {key.removeprefix("grad_norm/"): value for key, value in metrics.items() if key.startswith("grad_norm/")}
+    layers = [f"layer_{number:02d}" for number in range(1 if name.startswith("small") else 4)]
+    head = ["output_layer"] if name.startswith("untied") else []
+    assert list(parts) == ["embedding", "final_norm", *layers, *head]
+    assert math.hypot(*parts.values()) == pytest.approx(metrics["actor/grad_norm"], rel=TOLERANCE)
+
+
+def test_deterministic_runs_are_equal_bit_for_bit(seen: dict[str, Seen]) -> None:
+    """Two runs with learner.deterministic."""
+    for first, second in zip(seen["small-exact"].ranks, seen["small-again"].ranks, strict=True):
+        assert _without_times(first["metrics"]) == _without_times(second["metrics"])
+        for what in ("gradients", "weights", "own"):
+            assert first[what].keys() == second[what].keys()
+            assert all(torch.equal(value, second[what][name]) for name, value in first[what].items())
+
+
+def _without_times(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{key: value for key, value in of_step.items() if not key.startswith("time/")} for of_step in metrics]
 
 
 def test_bf16_parameters_have_main_weights_and_gradients_in_fp32(seen: dict[str, Seen]) -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
 from da3po.config.schema import ConfigError, MegatronConfig, Precision
-from da3po.learner.megatron.fields import check_fields
+from da3po.learner.megatron.fields import (
+    CLASSES,
+    check_device_fields,
+    check_fields,
+    enum_members,
+    field_types,
+    is_settable,
+    leaf_types,
+)
+from da3po.learner.megatron.owned_fields import OWNED
 from da3po.learner.megatron.precision import check_device, check_machine
 
 
@@ -34,6 +45,8 @@ def run(code: str) -> None:
         MegatronConfig(transformer={"recompute_modules": ["core_attn"], "attention_dropout": 0}),
         MegatronConfig(ddp={"overlap_grad_reduce": True, "bucket_size": 1000}),
         MegatronConfig(optimizer={"optimizer_cpu_offload": True}),
+        MegatronConfig(transformer={"attention_backend": "flash", "window_size": [128, 0]}),
+        MegatronConfig(optimizer={"exp_avg_dtype": "bfloat16"}),
     ],
 )
 def test_fields_of_megatron_are_taken(config: MegatronConfig) -> None:
@@ -56,12 +69,79 @@ def test_fields_of_megatron_are_taken(config: MegatronConfig) -> None:
         (MegatronConfig(ddp={"bucket_size": "big"}), "must be of type Optional[int], got 'big'"),
         (MegatronConfig(ddp={"overlap_grad_reduce": 1}), "must be of type bool, got 1"),
         (MegatronConfig(ddp={"bucket_size": True}), "must be of type Optional[int], got True"),
-        (MegatronConfig(transformer={"init_method": "normal"}), "must be of type Optional[Callable]"),
+        (MegatronConfig(transformer={"init_method": "normal"}), "takes a Optional[Callable], which no value of"),
+        (
+            MegatronConfig(transformer={"attention_backend": "flahs"}),
+            "attention_backend must be one of flash, fused, unfused, local, auto, got 'flahs'",
+        ),
+        (
+            MegatronConfig(optimizer={"exp_avg_dtype": "float8"}),
+            "exp_avg_dtype must be one of float32, bfloat16, float16, uint8, got 'float8'",
+        ),
+        (MegatronConfig(transformer={"window_size": [1]}), "must be of type Optional[Tuple[int, int]], got [1]"),
+        (MegatronConfig(optimizer={"decoupled_lr": 0.1}), "is decided by optim.lr, which is that of all parameters"),
+        (MegatronConfig(transformer={"deterministic_mode": True}), "is decided by learner.deterministic"),
     ],
 )
 def test_a_wrong_field_is_refused_by_name(config: MegatronConfig, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         check_fields(config)
+
+
+UNNAMEABLE = {"Callable", "ContextManager", "RecipeConfig"}
+"""Types that no option can hold: functions, and objects that only code can make."""
+
+
+def example(annotation: ast.expr) -> Any:
+    """Some value of a type other than None; None if there is none."""
+    if isinstance(annotation, ast.Subscript):
+        arguments = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        match ast.unparse(annotation.value):
+            case "Literal":
+                return ast.literal_eval(arguments[0])
+            case "Optional" | "Union":
+                return next((found for found in map(example, arguments) if found is not None), None)
+            case "List" | "list":
+                return [example(arguments[0])]
+            case "Tuple":
+                return [example(argument) for argument in arguments if ast.unparse(argument) != "..."]
+    name = ast.unparse(annotation)
+    plain = {"bool": True, "int": 1, "float": 0.5, "str": "text", "torch.dtype": "bfloat16"}
+    return plain.get(name) or next(iter(enum_members(name)), None)
+
+
+@pytest.mark.parametrize("section", CLASSES)
+def test_every_field_is_taken_or_refused_with_a_reason(section: str) -> None:
+    """Of Megatron's own classes, whole: what something else decides is refused by the name of that, what only code can
+    make by its type, and all others are taken."""
+    settable = 0
+    for name, annotation in field_types(section).items():
+        value = example(annotation)
+        config = MegatronConfig(**{section: {name: value}})
+        if name in OWNED[section]:
+            with pytest.raises(ConfigError, match=re.escape(f"{section}.{name} is decided by {OWNED[section][name]}")):
+                check_fields(config)
+        elif is_settable(annotation):
+            assert value is not None, name
+            check_fields(config)
+            settable += 1
+        else:
+            assert leaf_types(annotation) - {"None"} <= UNNAMEABLE, name
+            with pytest.raises(ConfigError, match=re.escape(f"{section}.{name} takes a {ast.unparse(annotation)}")):
+                check_fields(MegatronConfig(**{section: {name: "a name"}}))
+    assert settable > len(field_types(section)) / 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("attention_dropout", 0.1), ("window_size", [64, 0]), ("attention_backend", "flash")]
+)
+def test_what_the_attention_on_cpu_would_ignore_is_refused_there(field: str, value: Any) -> None:
+    config = MegatronConfig(transformer={field: value})
+    check_fields(config)
+    check_device_fields(config, "cuda")
+    with pytest.raises(ConfigError, match=f"transformer.{field}="):
+        check_device_fields(config, "cpu")
+    check_device_fields(MegatronConfig(transformer={"attention_dropout": 0}), "cpu")
 
 
 def test_a_wrong_field_is_refused_without_importing_megatron_or_torch() -> None:
@@ -90,11 +170,21 @@ def test_names_are_those_of_the_installed_megatron_and_every_precision_builds_it
         from da3po.config.schema import LearnerConfig, MegatronConfig, ParallelConfig, Precision
         from da3po.learner.megatron.backend import CpuBackend
         from da3po.learner.megatron.context import WholeSequences
-        from da3po.learner.megatron.fields import OWNED, field_types
+        from da3po.learner.megatron.field_values import megatron_values
+        from da3po.learner.megatron.fields import field_types
         from da3po.learner.megatron.model import owned_transformer_fields, transformer_config
+        from da3po.learner.megatron.owned_fields import OWNED
         from da3po.learner.megatron.precision import parameter_dtype
         from da3po.models.hf_config import ModelSpec
         from typing import get_args
+        import torch
+
+        named = {"attention_backend": "fused", "window_size": [8, 0], "cuda_graph_impl": "none", "num_moe_experts": 2}
+        assert megatron_values("transformer", named) == {
+            **named, "attention_backend": TransformerConfig.attention_backend.__class__.fused, "window_size": (8, 0)
+        }
+        assert megatron_values("optimizer", {"exp_avg_dtype": "float16"}) == {"exp_avg_dtype": torch.float16}
+        OptimizerConfig(**megatron_values("optimizer", {"exp_avg_dtype": "float32"}))
 
         classes = {
             "transformer": TransformerConfig, "ddp": DistributedDataParallelConfig, "optimizer": OptimizerConfig

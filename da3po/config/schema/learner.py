@@ -15,6 +15,7 @@ class OptimConfig:
 
     schedule: constant | cosine (from lr to min_lr at train.steps).
     max_skipped: consecutive updates skipped for a non-finite gradient that end the run.
+    layer_grad_norms: also measure the gradient norm of the embedding, each layer and the head (`grad_norm/...`).
     """
 
     lr: float = 1e-6
@@ -27,6 +28,7 @@ class OptimConfig:
     eps: float = 1e-8
     clip_grad: float = 1.0
     max_skipped: int = 3
+    layer_grad_norms: bool = False
 
     def __post_init__(self) -> None:
         require(self.lr > 0 and math.isfinite(self.lr), f"optim.lr must be positive, got {self.lr}")
@@ -89,7 +91,7 @@ class MegatronConfig:
 
     A field that Megatron does not have, or that another option decides, is refused by name.
 
-    transformer: of TransformerConfig (recompute_granularity, cpu_offloading, deterministic_mode, ...).
+    transformer: of TransformerConfig (recompute_granularity, cpu_offloading, ...).
     ddp: of DistributedDataParallelConfig (overlap_grad_reduce, bucket_size, ...).
     optimizer: of OptimizerConfig (optimizer_cpu_offload, ...).
     """
@@ -107,6 +109,7 @@ class LearnerConfig:
     num_threads: CPU threads of each rank; 0 shares the cores among the ranks.
     precision: fp32 | bf16 (fp32 main weights and gradients) | bf16 with matrix products in fp8, by one of Transformer
         Engine's recipes: fp8_delayed | fp8_tensorwise | fp8_blockwise | mxfp8.
+    deterministic: take only kernels that give the same bits every time, and refuse an operation that has none; slower.
     megatron: fields of Megatron-Core's own config classes.
     """
 
@@ -114,6 +117,7 @@ class LearnerConfig:
     precision: Precision = "fp32"
     max_tokens_per_micro_batch: int = 16384
     num_threads: int = 0
+    deterministic: bool = False
     megatron: MegatronConfig = field(default_factory=MegatronConfig)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,14 @@
 
 The names and types are read from the source of the installed Megatron-Core without importing it, so that a wrong field
 is refused before any process starts. Nothing here imports Megatron.
+
+| type of the field                               | value                                          |
+|-------------------------------------------------|------------------------------------------------|
+| bool, int, float, str, Literal, List, Optional  | itself                                         |
+| Tuple                                           | a list                                         |
+| an enumeration of Megatron's                    | a member's name (attention_backend=flash)      |
+| torch.dtype                                     | its name (float32 for torch.float32)           |
+| a function, a context manager, another class    | none: no text can name it, so the field is refused |
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from da3po.config.schema import ConfigError, MegatronConfig
+from da3po.learner.megatron.owned_fields import OWNED
 
 CLASSES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     {
@@ -29,72 +38,20 @@ CLASSES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
 )
 """Section -> the file in megatron/core and the name of its class, then of its bases."""
 
-_MODEL = "the model's config.json"
-_LOSS = "the loss, which has its normaliser in the data"
+ENUMS = "transformer/enums.py"
+"""The file in megatron/core with the enumerations that fields are of."""
 
-OWNED: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "transformer": {
-            "num_layers": _MODEL,
-            "hidden_size": _MODEL,
-            "ffn_hidden_size": _MODEL,
-            "num_attention_heads": _MODEL,
-            "num_query_groups": _MODEL,
-            "kv_channels": _MODEL,
-            "normalization": _MODEL,
-            "layernorm_epsilon": _MODEL,
-            "qk_layernorm": _MODEL,
-            "add_bias_linear": _MODEL,
-            "add_qkv_bias": _MODEL,
-            "gated_linear_unit": _MODEL,
-            "activation_func": _MODEL,
-            "perform_initialization": "the checkpoint, from which every parameter is read",
-            "params_dtype": "learner.precision",
-            "pipeline_dtype": "learner.precision",
-            "bf16": "learner.precision",
-            "fp16": "learner.precision",
-            "fp8": "learner.precision",
-            "fp8_recipe": "learner.precision",
-            "tensor_model_parallel_size": "parallel.tp",
-            "pipeline_model_parallel_size": "parallel.pp",
-            "virtual_pipeline_model_parallel_size": "parallel.vpp",
-            "context_parallel_size": "parallel.cp",
-            "sequence_parallel": "parallel.sequence_parallel",
-            "num_layers_in_first_pipeline_stage": "parallel.first_stage_layers",
-            "num_layers_in_last_pipeline_stage": "parallel.last_stage_layers",
-            "pipeline_model_parallel_layout": "parallel.first_stage_layers and parallel.last_stage_layers",
-            "variable_seq_lengths": "packing: micro-batches differ in length",
-            "overlap_p2p_comm": "parallel.vpp",
-            "batch_p2p_comm": "parallel.vpp",
-            "calculate_per_token_loss": _LOSS,
-        },
-        "ddp": {
-            "use_distributed_optimizer": "the checkpoint's format",
-            "use_megatron_fsdp": "the weight stream, which reads whole parameters",
-            "overlap_param_gather": "weight publication, which comes right after an update",
-        },
-        "optimizer": {
-            "optimizer": "optim, which is AdamW",
-            "lr": "optim.lr",
-            "min_lr": "optim.min_lr",
-            "weight_decay": "optim.weight_decay",
-            "adam_beta1": "optim.beta1",
-            "adam_beta2": "optim.beta2",
-            "adam_eps": "optim.eps",
-            "clip_grad": "optim.clip_grad",
-            "bf16": "learner.precision",
-            "fp16": "learner.precision",
-            "params_dtype": "learner.precision",
-            "use_distributed_optimizer": "the checkpoint's format",
-            "overlap_param_gather_with_optimizer_step": "weight publication, which comes right after an update",
-        },
-    }
+NOT_ON_CPU: Mapping[str, Any] = MappingProxyType(
+    {"attention_dropout": 0.0, "window_size": None, "softmax_type": "vanilla", "attention_backend": "auto"}
 )
-"""Section -> field -> what decides it already."""
+"""Field of TransformerConfig -> the one value that the packed attention on CPU knows."""
 
 _SIMPLE: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,), "None": (type(None),)}
 )
+
+DTYPES = ("float32", "bfloat16", "float16", "uint8")
+"""Number formats that a field of type torch.dtype takes, by name."""
 
 
 def check_fields(config: MegatronConfig) -> None:
@@ -113,7 +70,17 @@ def _check(section: str, name: str, value: Any) -> None:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"{key}: Megatron-Core's {CLASSES[section][0][1]} has no field {name!r}{hint}")
     if not _accepts(known[name], value):
-        raise ConfigError(f"{key} must be of type {ast.unparse(known[name])}, got {value!r}")
+        raise ConfigError(f"{key} {_wanted(known[name])}, got {value!r}")
+
+
+def check_device_fields(config: MegatronConfig, device: str) -> None:
+    """Raise ConfigError for a field that this kind of device would leave without effect."""
+    if device != "cpu":
+        return
+    for name, neutral in NOT_ON_CPU.items():
+        value = config.transformer.get(name, neutral)
+        if value != neutral:
+            raise ConfigError(f"learner.megatron.transformer.{name}={value}: the attention on CPU has only {neutral}")
 
 
 @cache
@@ -137,13 +104,63 @@ def _megatron_core() -> Path:
     raise ConfigError("learner.megatron: Megatron-Core is not installed here, so its fields cannot be checked")
 
 
+@cache
+def enum_members(name: str) -> tuple[str, ...]:
+    """Names of the members of an enumeration of Megatron's; none if it has no such enumeration."""
+    module = ast.parse((_megatron_core() / ENUMS).read_text(encoding="utf-8"))
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            targets = (target for line in node.body if isinstance(line, ast.Assign) for target in line.targets)
+            return tuple(target.id for target in targets if isinstance(target, ast.Name))
+    return ()
+
+
+def leaf_types(annotation: ast.expr) -> set[str]:
+    """The types without parts of their own in an annotation: Optional[List[int]] has int."""
+    match annotation:
+        case ast.BinOp():
+            return leaf_types(annotation.left) | leaf_types(annotation.right)
+        case ast.Subscript():
+            inside = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+            if _generic(annotation) in _CONTAINERS:
+                return {leaf for part in inside for leaf in leaf_types(part)}
+            return {_generic(annotation)}
+    return {ast.unparse(annotation)}
+
+
+def is_settable(annotation: ast.expr) -> bool:
+    """Whether there is a value for a field of this type, besides none at all."""
+    return any(
+        leaf in _SIMPLE or leaf in ("torch.dtype", "Literal") or enum_members(leaf)
+        for leaf in leaf_types(annotation) - {"None"}
+    )
+
+
+_CONTAINERS = ("Optional", "Union", "List", "list", "Tuple", "tuple")
+
+
+def _wanted(annotation: ast.expr) -> str:
+    if not is_settable(annotation):
+        return f"takes a {ast.unparse(annotation)}, which no value of an option can be"
+    leaves = leaf_types(annotation)
+    names = [name for leaf in sorted(leaves) for name in enum_members(leaf)] + [*DTYPES] * ("torch.dtype" in leaves)
+    if names and "str" not in leaves:
+        return f"must be one of {', '.join(names)}"
+    return f"must be of type {ast.unparse(annotation)}"
+
+
 def _accepts(annotation: ast.expr, value: Any) -> bool:
-    """Whether a plain value fits; one of a type that has no plain values (a callable, a dtype) never does."""
+    """Whether a value fits."""
     if isinstance(annotation, ast.BinOp):
         return _accepts(annotation.left, value) or _accepts(annotation.right, value)
     if isinstance(annotation, ast.Subscript):
-        return _accepts_generic(ast.unparse(annotation.value).rpartition(".")[2], annotation.slice, value)
-    allowed = _SIMPLE.get(ast.unparse(annotation), ())
+        return _accepts_generic(_generic(annotation), annotation.slice, value)
+    name = ast.unparse(annotation)
+    if name == "torch.dtype":
+        return value in DTYPES
+    if isinstance(value, str) and value in enum_members(name):
+        return True
+    allowed = _SIMPLE.get(name, ())
     return isinstance(value, allowed) and (bool in allowed or not isinstance(value, bool))
 
 
@@ -158,4 +175,16 @@ def _accepts_generic(name: str, inside: ast.expr, value: Any) -> bool:
             return value in [ast.literal_eval(argument) for argument in arguments]
         case "List" | "list":
             return isinstance(value, list) and all(_accepts(inside, one) for one in value)
+        case "Tuple" | "tuple":
+            return isinstance(value, list) and _accepts_tuple(arguments, value)
     return False
+
+
+def _accepts_tuple(arguments: list[ast.expr], values: list[Any]) -> bool:
+    if ast.unparse(arguments[-1]) in ("...", "Ellipsis"):
+        return all(_accepts(arguments[0], value) for value in values)
+    return len(values) == len(arguments) and all(map(_accepts, arguments, values))
+
+
+def _generic(annotation: ast.Subscript) -> str:
+    return ast.unparse(annotation.value).rpartition(".")[2]

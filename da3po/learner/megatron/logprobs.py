@@ -148,7 +148,8 @@ def _grad_logits(
     grad = torch.zeros_like(probs) if grad_logprobs is None else probs * -grad_logprobs[:, None]
     if grad_logprobs is not None:
         mine, local = _own_labels(labels, shard)
-        grad.scatter_add_(1, local[:, None], torch.where(mine, grad_logprobs, 0.0)[:, None])
+        # One element a row: no two additions meet, in whatever order they come.
+        grad[torch.arange(len(grad), device=grad.device), local] += torch.where(mine, grad_logprobs, 0.0)
     if grad_entropy is not None:
         surprise = torch.where(probs > 0, logps + entropy[:, None], 0.0)
         grad.addcmul_(probs, surprise * -grad_entropy[:, None])

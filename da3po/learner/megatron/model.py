@@ -16,6 +16,7 @@ from torch.nn.functional import silu
 from da3po.config.schema import LearnerConfig, ParallelConfig
 from da3po.learner.megatron import precision
 from da3po.learner.megatron.backend import Backend
+from da3po.learner.megatron.field_values import megatron_values
 from da3po.learner.megatron.logprobs import VocabShard, token_logprobs
 from da3po.learner.megatron.versions import known_fields
 from da3po.models.families import Stage
@@ -97,12 +98,12 @@ def transformer_config(
         "moe_token_dispatcher_type": "alltoall",
         **known_fields(TransformerConfig, backend.transformer_fields),
     }
-    chosen = defaults | learner.megatron.transformer
+    chosen = defaults | megatron_values("transformer", learner.megatron.transformer)
     return TransformerConfig(**owned_transformer_fields(spec, parallel, learner), **chosen)
 
 
 def owned_transformer_fields(spec: ModelSpec, parallel: ParallelConfig, learner: LearnerConfig) -> dict[str, Any]:
-    """What model, layout and precision decide. Every name is in `da3po.learner.megatron.fields.OWNED`."""
+    """What model, layout and precision decide. Every name is in `da3po.learner.megatron.owned_fields`."""
     return {
         "num_layers": spec.num_layers,
         "hidden_size": spec.hidden_size,
@@ -119,6 +120,7 @@ def owned_transformer_fields(spec: ModelSpec, parallel: ParallelConfig, learner:
         "activation_func": silu,
         # Every parameter is read from the checkpoint.
         "perform_initialization": False,
+        "deterministic_mode": learner.deterministic,
         **precision.transformer_fields(learner.precision),
         "tensor_model_parallel_size": parallel.tp,
         "context_parallel_size": parallel.cp,

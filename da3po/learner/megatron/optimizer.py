@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from megatron.core.distributed import DistributedDataParallel
 
 from da3po.config.schema import OptimConfig
+from da3po.learner.megatron.field_values import megatron_values
+from da3po.learner.megatron.layer_norms import LayerNorms
 from da3po.learner.megatron.versions import OptimizerConfig, get_megatron_optimizer
 
 
@@ -19,10 +21,14 @@ class TooManySkipped(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """grad_norm: global, before clipping; not finite if the update was skipped."""
+    """grad_norm: global, before clipping; not finite if the update was skipped.
+
+    layer_grad_norms: of the parts of the model, where they are measured.
+    """
 
     grad_norm: float
     skipped: bool
+    layer_grad_norms: Mapping[str, float] = field(default_factory=dict)
 
 
 class Optimizer:
@@ -38,9 +44,11 @@ class Optimizer:
         bf16: bool,
         gloo_groups: bool,
         fields: Mapping[str, Any],
+        layer_norms: LayerNorms,
     ) -> None:
         """ddps: of this rank's stages. fields: more of Megatron's OptimizerConfig."""
         self._ddps = list(ddps)
+        self._layer_norms = layer_norms
         self._max_skipped = config.max_skipped
         self.inner = get_megatron_optimizer(
             OptimizerConfig(
@@ -54,7 +62,7 @@ class Optimizer:
                 clip_grad=config.clip_grad,
                 bf16=bf16,
                 use_distributed_optimizer=True,
-                **fields,
+                **megatron_values("optimizer", fields),
             ),
             self._ddps,
             use_gloo_process_groups=gloo_groups,
@@ -79,14 +87,15 @@ class Optimizer:
             return UpdateResult(grad_norm=0.0, skipped=False)
         for group in self.inner.param_groups:
             group["lr"] = lr
+        layer_norms = self._layer_norms.measure()
         self.inner.prepare_grads()
         grad_norm = float(self.inner.get_grad_norm())
         if not (math.isfinite(grad_norm) and math.isfinite(loss)):
             self._skip(grad_norm, loss)
-            return UpdateResult(grad_norm=grad_norm, skipped=True)
+            return UpdateResult(grad_norm=grad_norm, skipped=True, layer_grad_norms=layer_norms)
         self.inner.step()
         self.num_skipped_in_a_row = 0
-        return UpdateResult(grad_norm=grad_norm, skipped=False)
+        return UpdateResult(grad_norm=grad_norm, skipped=False, layer_grad_norms=layer_norms)
 
     def _skip(self, grad_norm: float, loss: float) -> None:
         self.num_skipped_in_a_row += 1

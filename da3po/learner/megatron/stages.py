@@ -5,6 +5,7 @@ from __future__ import annotations
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
 from da3po.learner.megatron.backend import Backend
+from da3po.learner.megatron.field_values import megatron_values
 from da3po.learner.megatron.model import PolicyModel, transformer_config
 from da3po.learner.megatron.versions import finalize_gradients
 from da3po.learner.megatron.weights import load_hf
@@ -20,7 +21,7 @@ def build_stages(spec: LearnerSpec, backend: Backend) -> tuple[list[PolicyModel]
     models = [PolicyModel(model_spec, config, backend, vp_stage).to(backend.device) for vp_stage in vp_stages]
     for model in models:
         load_hf(model, spec.model_path)
-    ddp_fields = {"grad_reduce_in_fp32": True} | spec.learner.megatron.ddp
+    ddp_fields = {"grad_reduce_in_fp32": True} | megatron_values("ddp", spec.learner.megatron.ddp)
     ddp_config = DistributedDataParallelConfig(use_distributed_optimizer=True, **ddp_fields)
     # Buckets let communication begin before the backward pass has ended, which only the first stage's end waits for.
     ddps = [

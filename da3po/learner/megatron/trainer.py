@@ -19,6 +19,7 @@ from da3po.learner.megatron import checkpoint, process_groups
 from da3po.learner.megatron.backend import build_backend
 from da3po.learner.megatron.context import build_context
 from da3po.learner.megatron.export import export_hf
+from da3po.learner.megatron.layer_norms import build_layer_norms
 from da3po.learner.megatron.optimizer import Optimizer, UpdateResult
 from da3po.learner.megatron.stages import build_stages
 from da3po.learner.megatron.update import Passes
@@ -54,6 +55,7 @@ class Trainer:
             bf16=spec.learner.precision != "fp32",
             gloo_groups=platform.backend == "gloo",
             fields=spec.learner.megatron.optimizer,
+            layer_norms=build_layer_norms(spec.optim.layer_grad_norms, self.ddps, self.models),
         )
         self._passes = Passes(self.ddps, self.models, spec.temperature, spec.parallel.dp)
         self._loss = build_loss(spec.loss, self._context.reduce)
@@ -219,11 +221,20 @@ def _on_device(batch: MicroBatch, device: torch.device) -> MicroBatch:
 
 
 def _update_metrics(results: Sequence[UpdateResult], lr: float) -> dict[str, float]:
-    """actor/grad_norm: mean over the updates that were applied, or over all, and then not finite, if none was."""
-    applied = [result.grad_norm for result in results if not result.skipped]
-    norms = applied or [result.grad_norm for result in results]
+    """actor/grad_norm: mean over the updates that were applied, or over all, and then not finite, if none was.
+
+    grad_norm/...: the same mean of each part of the model, where those are measured.
+    """
+    counted = [result for result in results if not result.skipped] or list(results)
+    parts = dict.fromkeys(part for result in counted for part in result.layer_grad_norms)
     return {
-        "actor/grad_norm": math.fsum(norms) / len(norms),
+        "actor/grad_norm": _mean([result.grad_norm for result in counted]),
         "actor/lr": lr,
         "actor/skipped_updates": float(sum(result.skipped for result in results)),
+        # An update without a token has no gradient, and measures none.
+        **{f"grad_norm/{part}": _mean([r.layer_grad_norms.get(part, 0.0) for r in counted]) for part in parts},
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

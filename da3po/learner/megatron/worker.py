@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from da3po.config.schema import Precision
+from da3po.learner.megatron.determinism import fix_kernels
+from da3po.learner.megatron.fields import check_device_fields
 from da3po.learner.megatron.precision import check_device, check_machine
 from da3po.learner.spec import LearnerSpec
 from da3po.runtime.platform import Platform, resolve
@@ -51,7 +53,10 @@ class LearnerRank:
             raise RuntimeError("setup before init")
         platform = resolve(spec.learner.device)
         _check_precision(spec.learner.precision, platform)
+        check_device_fields(spec.learner.megatron, platform.device)
         torch.set_num_threads(spec.learner.num_threads or max(1, platform.num_cores // self._rendezvous.world_size))
+        if spec.learner.deterministic:
+            fix_kernels()
         prepare_device(platform)
         from da3po.learner.megatron.trainer import Trainer
 
