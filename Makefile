@@ -17,7 +17,8 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m "(slow or slurm) and not gpu" $(ARGS)
 
-# Every learner layout by models, algorithms and budgets; about an hour on 2 cores, so for changes to the learner only.
+# Every learner layout by models, algorithms and budgets, for changes to the learner. tools/test_matrix.sh has it on
+# Python 3.12 and megatron-core 0.19.
 test-matrix: setup
 	$(BIN)/python -m pytest -m matrix $(ARGS)
 
@@ -37,5 +38,5 @@ setup:
 
 # Leaves runs/ alone: results are not build products.
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv312 build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

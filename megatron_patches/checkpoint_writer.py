@@ -1,11 +1,11 @@
 """Write checkpoints from threads of the rank's own process.
 
-Targets: megatron-core 0.16.x, `dist_checkpointing.strategies.filesystem_async`.
+Targets: megatron-core 0.16.x and, for the manager alone, 0.19.x; `dist_checkpointing.strategies.filesystem_async`.
 Symptoms: a save that never ends, once in a while; and a helper process (a `multiprocessing` manager) that outlives its
     rank when the rank is killed.
-Cause: every save, synchronous ones too, forks a process per file. A fork of a process with running threads (gloo,
-    OpenMP, autograd) copies locks that nobody will release in the child. Results come back through a manager process,
-    which does not notice that its parent is gone.
+Cause: every save, synchronous ones too, forks a process per file (0.19 has threads by itself). A fork of a process
+    with running threads (gloo, OpenMP, autograd) copies locks that nobody will release in the child. Results come back
+    through a manager process, which does not notice that its parent is gone.
 Cure: the same writing function in threads, which write as fast since the file system does the work, and a plain queue.
 """
 
@@ -19,12 +19,21 @@ _MARK = "_da3po_checkpoint_writer"
 
 
 def apply() -> None:
-    """Patch the module. A second call does nothing, and so does one on a version that has no such function."""
+    """Patch the module. A second call does nothing."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
     writer = filesystem_async.FileSystemWriterAsync
-    if getattr(writer, _MARK, False) or not hasattr(writer, "write_preloaded_data_multiproc"):
+    if getattr(writer, _MARK, False):
         return
+    setattr(writer, _MARK, True)
+    for name in ("_get_write_results_queue", "get_write_results_queue"):
+        if hasattr(filesystem_async, name):
+            setattr(filesystem_async, name, queue.Queue)
+    if hasattr(writer, "write_preloaded_data_multiproc"):
+        _write_in_threads(writer)
+
+
+def _write_in_threads(writer: Any) -> None:
 
     def write_in_threads(
         transform_list: list[Any], use_msc: bool, rank: int, write_buckets: list[Any], global_results_queue: Any
@@ -54,5 +63,3 @@ def apply() -> None:
         global_results_queue.put(errors[0] if errors else written)
 
     writer.write_preloaded_data_multiproc = staticmethod(write_in_threads)
-    filesystem_async._get_write_results_queue = queue.Queue
-    setattr(writer, _MARK, True)

@@ -1,6 +1,6 @@
 """Run Megatron-Core on a machine without CUDA.
 
-Targets: megatron-core 0.16.x and 0.19.x on a torch build without CUDA (2.6 and later).
+Targets: megatron-core 0.16.x and 0.19.x on a machine without CUDA (torch 2.6 and later, of any build).
 Symptom: `AssertionError: Torch not compiled with CUDA enabled` from `torch.cuda.current_device()`, from
     `device="cuda"` in tensor factories and from `Tensor.cuda()`; in the distributed optimizer
     `TypeError: Wrapped parameters must be one of ...`, as it compares `Tensor.type()` with `torch.cuda.FloatTensor`;

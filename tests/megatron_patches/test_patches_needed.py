@@ -56,7 +56,7 @@ def test_cpu_device_still_needed() -> None:
         try:
             RotaryEmbedding(kv_channels=4, rotary_percent=1.0)
         except (AssertionError, RuntimeError) as error:
-            assert "CUDA" in str(error), error
+            assert "CUDA" in str(error) or "NVIDIA" in str(error), error
         else:
             raise SystemExit("Megatron builds on this device by itself")
     """)
@@ -118,9 +118,12 @@ def test_checkpoint_writer_still_needed() -> None:
         from megatron_patches import cpu_device
         cpu_device.apply()
         from megatron.core.dist_checkpointing.strategies import filesystem_async
-        source = inspect.getsource(filesystem_async.FileSystemWriterAsync.write_preloaded_data_multiproc)
-        assert 'get_context("fork")' in source
-        assert "Manager()" in inspect.getsource(filesystem_async._get_write_results_queue)
+        writer = filesystem_async.FileSystemWriterAsync
+        if hasattr(writer, "write_preloaded_data_multiproc"):  # 0.16
+            assert 'get_context("fork")' in inspect.getsource(writer.write_preloaded_data_multiproc)
+            assert "Manager()" in inspect.getsource(filesystem_async._get_write_results_queue)
+        else:
+            assert "Manager()" in inspect.getsource(filesystem_async.get_write_results_queue)
     """)
 
 
@@ -132,11 +135,13 @@ def test_checkpoint_writer_starts_no_process_and_reports_errors(tmp_path: object
         checkpoint_writer.apply()
         checkpoint_writer.apply()
         from megatron.core.dist_checkpointing.strategies import filesystem_async
-        write = filesystem_async.FileSystemWriterAsync.write_preloaded_data_multiproc
-        results = filesystem_async._get_write_results_queue()
+        writer = filesystem_async.FileSystemWriterAsync
+        old = hasattr(writer, "write_preloaded_data_multiproc")
+        write = writer.write_preloaded_data_multiproc if old else writer.write_preloaded_data_multithread
+        results = (filesystem_async._get_write_results_queue if old else filesystem_async.get_write_results_queue)()
         write([], False, 0, [("{tmp_path}/a", "a", ([], [])), ("{tmp_path}/b", "b", ([], []))], results)
         assert results.get_nowait() == {{0: [], 1: []}}
         write([], False, 0, [("{tmp_path}/none/a", "a", ([], []))], results)
-        assert isinstance(results.get_nowait(), FileNotFoundError)
+        assert isinstance(results.get_nowait(), FileNotFoundError if old else RuntimeError)
         assert multiprocessing.active_children() == []
     """)
