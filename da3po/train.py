@@ -33,7 +33,7 @@ from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
 from da3po.launch import Engines, Ranks, check_length, num_gpus
 from da3po.learner.client import RemoteLearner
-from da3po.learner.megatron.fields import check_device_fields, check_fields
+from da3po.learner.megatron.fields import check_fields
 from da3po.learner.megatron.precision import check_device
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
@@ -112,7 +112,6 @@ def prepare(config: Config) -> Prepared:
     check_length(config, spec, training=True)
     platform = resolve(config.learner.device)
     check_device(config.learner.precision, platform.device)
-    check_device_fields(config.learner.megatron, platform.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
     return Prepared(
         platform=platform,
