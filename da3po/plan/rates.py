@@ -23,6 +23,8 @@ FP8_SHARE = 0.7
 """Of the efficiency in 16 bits that products in fp8 reach, since quantising takes time and no matrix unit."""
 OPTIMIZER_BYTES = 28
 """That Adam reads and writes for each parameter: gradient, main weight and two moments in fp32."""
+LATENCY_SECONDS = 15e-6
+"""Of a reduction over the GPUs of one engine, however little it moves."""
 NETWORK_SHARE = 0.5
 """Of a link's rate that a collective reaches."""
 
@@ -95,12 +97,21 @@ def _engine_rates(spec: ModelSpec, config: Config, gpu: Gpu) -> EngineRates:
     parameters = _num_parameters(spec)
     bandwidth, flops = share * gpu.bandwidth * engine.tp, share * gpu.bf16 * engine.tp
     kv_token = 2 * spec.num_layers * max(engine.tp, spec.num_kv_heads) * spec.head_dim * element
+    reductions = 2 * spec.num_layers if engine.tp > 1 else 0
+    token = 2 * parameters / flops + reductions * _reduction_seconds(spec, engine.tp, element, gpu)
     return EngineRates(
-        step=KERNELS_SECONDS[engine.enforce_eager] + parameters * element / bandwidth,
-        sequence=2 * parameters / flops,
+        step=KERNELS_SECONDS[engine.enforce_eager] + parameters * element / bandwidth + reductions * LATENCY_SECONDS,
+        sequence=token,
         context=kv_token / bandwidth,
-        prompt=2 * parameters / flops,
+        prompt=token,
     )
+
+
+def _reduction_seconds(spec: ModelSpec, tp: int, element: int, gpu: Gpu) -> float:
+    """One token's hidden state summed over a tensor-parallel group in a ring. Two of them make up a layer's forward
+    pass, and as many its backward pass (Shoeybi et al. 2019, section 3); with sequence parallelism a scatter and a
+    gather, which move as much (Korthikanti et al. 2022, section 4.2.2)."""
+    return 2 * (tp - 1) / tp * spec.hidden_size * element / (NETWORK_SHARE * gpu.link)
 
 
 def _learner_rates(spec: ModelSpec, config: Config, gpu: Gpu) -> LearnerRates:
@@ -111,10 +122,12 @@ def _learner_rates(spec: ModelSpec, config: Config, gpu: Gpu) -> LearnerRates:
     replica = config.plan.learner_efficiency * parallel.tp * parallel.cp * parallel.pp
     layers = ((linear - head) / products + attention / gpu.bf16) / replica
     of_head = head / gpu.bf16 / replica
+    # Context parallelism shares out tokens, so that each rank talks about its own only.
+    talk = 2 * spec.num_layers / parallel.pp / parallel.cp * _reduction_seconds(spec, parallel.tp, 2, gpu)
     passes = 4 if learner.megatron.transformer.get("recompute_granularity") == "full" else 3
     return LearnerRates(
-        forward=layers + of_head,
-        train=passes * layers + 4 * of_head,
+        forward=layers + of_head + talk,
+        train=passes * layers + 4 * of_head + (passes - 1) * talk,
         micro_batch=0.02,
         update=_update_seconds(spec, config, gpu),
     )

@@ -13,6 +13,7 @@ import math
 import random
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 from da3po.plan.lengths import ResponseLengths
 
@@ -66,6 +67,7 @@ class Generation:
     tail: float
 
 
+@lru_cache(maxsize=64)
 def generate(batch: Batch, engines: Engines, seed: int = 0) -> Generation:
     """Simulate one step as collector and pool run it: groups go to the engine with the fewest samples, more are asked
     for as groups turn out to be dropped, and the group that fills the batch, in the order of draws, ends the step."""
