@@ -13,8 +13,9 @@ from torch import Tensor
 from da3po.learner.megatron.attention import PackedAttention, PackedSequences
 from da3po.learner.megatron.context import Context
 from da3po.learner.megatron.norm import RMSNorm
-from da3po.learner.megatron.versions import FUSED_NORM_NAMES, local_block_spec, transformer_engine_spec
+from da3po.learner.megatron.versions import local_block_spec, transformer_engine_spec
 from da3po.learner.packed_attention import rotary_tables
+from da3po.models.checkpoint_names import FUSED_NORM_NAMES
 from da3po.types import MicroBatch
 
 

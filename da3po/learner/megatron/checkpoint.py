@@ -12,13 +12,12 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
+from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
 
 from da3po.learner.megatron.model import PolicyModel
 from da3po.learner.megatron.optimizer import Optimizer
 from da3po.learner.megatron.versions import SHARDING, async_save_options
-
-FORMAT = 1
-"""Goes up when what is saved changes in a way that older code cannot read."""
+from da3po.models.checkpoint_names import FORMAT
 
 
 def save(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
@@ -81,10 +80,14 @@ def load_weights(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer
     """
     _check_format(path)
     metadata = _metadata()
-    wanted = {str(number): model.sharded_state_dict(metadata=metadata) for number, model in enumerate(models)}
-    state = dist_checkpointing.load({"model": wanted}, str(path))
+    whole = {str(number): model.sharded_state_dict(metadata=metadata) for number, model in enumerate(models)}
+    # Beside weights there is what modules keep for themselves: it differs between devices and is nothing to begin from.
+    wanted, _ = extract_sharded_tensors_and_factories({"model": whole})
+    state = dist_checkpointing.load(wanted, str(path))
     for number, model in enumerate(models):
-        model.load_state_dict(state["model"][str(number)])
+        left = model.load_state_dict(state["model"][str(number)], strict=False)
+        if missing := [name for name in left.missing_keys if not name.endswith("_extra_state")]:
+            raise ValueError(f"{path} has no {missing[0]}, which the model needs")
     optimizer.inner.reload_model_params()
 
 

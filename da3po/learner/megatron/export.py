@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,18 +12,17 @@ from megatron.core import parallel_state
 from da3po.learner.megatron.model import PolicyModel
 from da3po.learner.megatron.process_groups import Position
 from da3po.learner.megatron.weights import drain, hf_stream
+from da3po.models.companions import export_companions
 from da3po.models.families import Stage, hf_shapes
 from da3po.models.safetensors_io import plan_files, write_file, write_index
-
-WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
 
 
 def export_hf(models: Sequence[PolicyModel], position: Position, source: Path, target: Path) -> None:
     """Write `target`, in the dtype that `source` has; all ranks together.
 
-    Everything of `source` that is not weights (config.json, tokenizer, chat template, generation_config, ...) is copied
-    byte for byte. Each pipeline rank writes its own files, one tensor in memory at a time. The index, or the single
-    file's name, is the same for every layout's readers.
+    Everything of `source` that is not weights (tokenizer, chat template, generation_config, ...) is copied byte for
+    byte, and config.json so that transformers 4 and 5 read the same. Each pipeline rank writes its own files, one
+    tensor in memory at a time. The index, or the single file's name, is the same for every layout's readers.
     """
     spec = models[0].spec
     dtype: torch.dtype = getattr(torch, spec.dtype)
@@ -40,17 +38,9 @@ def export_hf(models: Sequence[PolicyModel], position: Position, source: Path, t
             write_file(target, plan, dtype, stream)
     drain(stream)
     if dist.get_rank() == 0:
-        copy_companions(source, target)
+        export_companions(source, target, spec.dtype)
         write_index(target, files, dtype)
     dist.barrier()
-
-
-def copy_companions(source: Path, target: Path) -> None:
-    """Copy every file of a model directory that holds no weights."""
-    weights = {path for pattern in WEIGHT_FILES for path in source.glob(pattern)}
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path not in weights:
-            shutil.copyfile(path, target / path.name)
 
 
 def _all_stages(models: Sequence[PolicyModel]) -> list[list[Stage]]:

@@ -26,6 +26,8 @@ from da3po.learner.megatron.update import Passes
 from da3po.learner.megatron.weights import drain, hf_stream
 from da3po.learner.schedule import learning_rate
 from da3po.learner.spec import LearnerSpec
+from da3po.models.checkpoint_names import COMPANIONS
+from da3po.models.companions import read_companions, write_companions
 from da3po.runtime.platform import Platform
 from da3po.sync.channel import ChannelPlan, SourceChannel, host_store, join_store
 from da3po.sync.send import send_weights
@@ -62,6 +64,7 @@ class Trainer:
         self._store: dist.Store | None = None
         self._channel: SourceChannel | None = None
         self._writing: checkpoint.Writing | None = None
+        self._companions = read_companions(Path(spec.model_path)) if dist.get_rank() == 0 else {}
 
     def step(self, step_number: int, updates: Sequence[Sequence[MicroBatch]]) -> Mapping[str, float]:
         """One training step: an optimizer update for each of `updates`, all against the weights that open the step.
@@ -92,7 +95,13 @@ class Trainer:
         return self._passes.logprobs(self._own(batches))
 
     def open_channel(self, num_receivers: int, host: str) -> str:
-        """Host the channel's store on rank 0, tell every rank its address, and open this stage's end of it."""
+        """Host the channel's store on rank 0, tell every rank its address, and open this stage's end of it.
+
+        A channel that was open before is closed.
+        """
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         address = [""]
         sync = self.spec.sync
         if dist.get_rank() == 0:
@@ -106,23 +115,28 @@ class Trainer:
         return address[0]
 
     def publish(self, version: int) -> tuple[BucketSum, ...]:
+        """Errors: SyncError if a receiver is gone or silent; the channel is then closed, and all else as before."""
         stream = hf_stream(self.models)
-        if not self.position.sends_weights:
-            drain(stream)
-            return ()
-        if self._channel is None:
-            raise RuntimeError("publish before open_channel")
-        return send_weights(self._channel, version, stream, int(self.spec.sync.bucket_mb * (1 << 20)))
+        try:
+            if not self.position.sends_weights:
+                return ()
+            if self._channel is None:
+                raise RuntimeError("publish before open_channel")
+            return send_weights(self._channel, version, stream, int(self.spec.sync.bucket_mb * (1 << 20)))
+        finally:
+            drain(stream)  # also after an error: the other ranks of the stage are in its collectives
 
     def save(self, path: Path) -> None:
         """Errors: FloatingPointError naming a weight that is not finite; such weights are never written."""
         self._check_finite()
         checkpoint.save(path, self.models, self.optimizer)
+        self._keep_companions(path)
 
     def start_saving(self, path: Path) -> None:
         """Copy what `save` would write and begin to write it; training may go on. Errors: those of `save`."""
         self._check_finite()
         self._writing = checkpoint.Writing(path, self.models, self.optimizer)
+        self._keep_companions(path)
 
     def is_saving(self) -> bool:
         """Whether this rank is still writing."""
@@ -134,6 +148,11 @@ class Trainer:
         if writing is None:
             raise RuntimeError("finish_saving without start_saving")
         writing.finish()
+
+    def _keep_companions(self, path: Path) -> None:
+        """Beside the weights, so that a checkpoint can be exported when the model that it began from is gone."""
+        if dist.get_rank() == 0:
+            write_companions(self._companions, path / COMPANIONS)
 
     def _check_finite(self) -> None:
         for model in self.models:

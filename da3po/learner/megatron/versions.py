@@ -52,13 +52,6 @@ def transformer_engine_spec(qk_norm: bool) -> ModuleSpec:
     return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=qk_norm)
 
 
-FUSED_NORM_NAMES = {
-    "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
-    "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
-}
-"""Transformer Engine keeps these norms in the linear layer that follows: part of a name -> what it is there."""
-
-
 def finalize_gradients() -> Callable[..., None]:
     """Megatron's reduction over data-parallel ranks, and of what tensor and pipeline ranks share."""
     from megatron.core.distributed import finalize_model_grads

@@ -1,0 +1,62 @@
+"""The record of a conversion, beside the model: for programs and for people."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from da3po.conversion.proof import Proof
+
+JSON, MARKDOWN = "conversion.json", "conversion.md"
+_PACKAGES = ("da3po", "torch", "transformers", "safetensors", "megatron-core")
+
+
+def write_report(folder: Path, proof: Proof, about: Mapping[str, Any]) -> None:
+    """about: what was converted and how."""
+    record = {
+        "passed": proof.passed,
+        "conversion": dict(about),
+        "versions": _versions(),
+        "checks": {check.name: {"passed": check.passed, "detail": check.detail} for check in proof.checks},
+        "tensors": proof.tensors,
+    }
+    (folder / JSON).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (folder / MARKDOWN).write_text(_readable(proof, about), encoding="utf-8")
+
+
+def read_report(folder: Path) -> dict[str, Any] | None:
+    """The record in a folder; None if it holds none that can be read."""
+    try:
+        record: dict[str, Any] = json.loads((folder / JSON).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record
+
+
+def lines(proof: Proof) -> list[str]:
+    """A line for each check."""
+    return [f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}" for check in proof.checks]
+
+
+def _readable(proof: Proof, about: Mapping[str, Any]) -> str:
+    rows = [f"| {check.name} | {'ok' if check.passed else '**failed**'} | {check.detail} |" for check in proof.checks]
+    verdict = "Every check passed." if proof.passed else "**A check failed: do not use this model.**"
+    facts = [f"- {name.replace('_', ' ')}: {value}" for name, value in about.items()]
+    versions = ", ".join(f"{name} {version}" for name, version in _versions().items())
+    return "\n".join(
+        ["# Conversion", "", *facts, "", verdict, "", "| check | result | found |", "|---|---|---|", *rows, "",
+         f"Checksums of all tensors are in {JSON}. Made with {versions}.", ""]
+    )  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
