@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from da3po.checkpoint.boundary import Boundaries
 from da3po.checkpoint.directory import Checkpoint, CheckpointDirectory
 from da3po.checkpoint.retention import Best, BestRule
 from da3po.checkpoint.run_directory import RunDirectory, find_checkpoint, find_start
@@ -96,15 +95,16 @@ def build_saver(
     identity: dict[str, Any],
     start: Start,
     learner: RemoteLearner,
-    boundaries: Boundaries,
+    state_of: Callable[[int], dict[str, Any]],
     record: Callable[[int, StepStats, str], None],
 ) -> Saver:
+    """state_of: gives the rollouts' state as it was at the end of a step."""
     options = config.checkpoint
     best = BestRule(metric=options.best, mode=options.best_mode) if options.best else None
     return Saver(
         directory=checkpoints,
         learner=learner,
-        contents=Contents(rollouts=boundaries.state_of, identity=identity, config=dump(config)),
+        contents=Contents(rollouts=state_of, identity=identity, config=dump(config)),
         due=Due(every=options.every, last_step=config.train.steps, best=best),
         start=start.step,
         best=start.best,

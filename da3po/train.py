@@ -16,7 +16,7 @@ from typing import Any
 
 from da3po import loop
 from da3po.algo.mismatch import MismatchError, MismatchGate
-from da3po.checkpoint.boundary import Boundaries, CutShortEvaluator
+from da3po.checkpoint.boundary import Boundaries, CutShortEvaluator, CutShortRollouts
 from da3po.checkpoint.directory import CheckpointDirectory
 from da3po.checkpoint.run_directory import RunDirectory
 from da3po.checkpoint.saver import SaveError, Saver
@@ -33,7 +33,7 @@ from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
 from da3po.launch import Engines, Ranks, check_length, num_gpus
 from da3po.learner.client import RemoteLearner
-from da3po.learner.megatron.fields import check_fields
+from da3po.learner.megatron.fields import check_device_fields, check_fields
 from da3po.learner.megatron.precision import check_device
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
@@ -112,6 +112,7 @@ def prepare(config: Config) -> Prepared:
     check_length(config, spec, training=True)
     platform = resolve(config.learner.device)
     check_device(config.learner.precision, platform.device)
+    check_device_fields(config.learner.megatron, platform.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
     return Prepared(
         platform=platform,
@@ -146,14 +147,14 @@ async def _run(
         collector = build_collector(config, prepared.train, engines, graders)
         if news := await interruption.cut_short(take_up(start, learner, collector, run_dir)):
             recorder.event(news)
-        boundaries = Boundaries(collector, interruption, after=start.step)
-        saver = build_saver(config, checkpoints, identity, start, learner, boundaries, recorder.checkpoint)
+        boundaries = Boundaries(collector, after=start.step)
+        saver = build_saver(config, checkpoints, identity, start, learner, boundaries.state_of, recorder.checkpoint)
         await stack.enter_async_context(saver)
         evaluator = build_evaluator(config, prepared.eval_prompts, engines, graders, run_dir, recorder, saver)
         run = loop.Run(
             step=start.step,
             last_step=config.train.steps,
-            rollouts=boundaries,
+            rollouts=CutShortRollouts(boundaries, interruption),
             packer=build_packer(config),
             learner=learner,
             gate=MismatchGate(config.mismatch),

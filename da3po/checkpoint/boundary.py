@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Protocol
 
 from da3po.runtime.interruption import Interruption
@@ -12,6 +12,8 @@ from da3po.types import StepBatch
 class Rollouts(Protocol):
     def steps(self, *, after: int, until: int) -> AsyncIterator[StepBatch]: ...
 
+
+class StatefulRollouts(Rollouts, Protocol):
     def state_dict(self) -> dict[str, Any]:
         """What decides the batches after the last one that `steps` gave; JSON-able, and not changed afterwards."""
         ...
@@ -25,26 +27,39 @@ class Evaluator(Protocol):
 
 class Boundaries:
     """Passes batches on and remembers the rollouts' state as of each, for a step is saved while the next one is under
-    way. Collecting a batch ends at once when the run is asked to end."""
+    way."""
 
-    def __init__(self, rollouts: Rollouts, interruption: Interruption, *, after: int) -> None:
+    def __init__(self, rollouts: StatefulRollouts, *, after: int) -> None:
         """after: the step that the rollouts go on from."""
         self._rollouts = rollouts
-        self._interruption = interruption
         self._states = {after: rollouts.state_dict()}
 
-    async def steps(self, *, after: int, until: int) -> AsyncIterator[StepBatch]:
-        batches = aiter(self._rollouts.steps(after=after, until=until))
-        while (batch := await self._interruption.cut_short(_next(batches))) is not None:
-            before = self._states.get(batch.step - 1)
-            self._states = {batch.step: self._rollouts.state_dict()}
-            if before is not None:
-                self._states[batch.step - 1] = before
+    async def steps(self, *, after: int, until: int) -> AsyncGenerator[StepBatch, None]:
+        async for batch in self._rollouts.steps(after=after, until=until):
+            before = {step: state for step, state in self._states.items() if step == batch.step - 1}
+            self._states = {**before, batch.step: self._rollouts.state_dict()}
             yield batch
 
     def state_of(self, step: int) -> dict[str, Any]:
         """Of the last batch that was given, or of the one before it."""
         return self._states[step]
+
+
+class CutShortRollouts:
+    """Waiting for a batch ends at once when the run is asked to end; the resumed run collects it anew."""
+
+    def __init__(self, rollouts: Rollouts, interruption: Interruption) -> None:
+        self._rollouts = rollouts
+        self._interruption = interruption
+
+    async def steps(self, *, after: int, until: int) -> AsyncGenerator[StepBatch, None]:
+        batches = aiter(self._rollouts.steps(after=after, until=until))
+        try:
+            while (batch := await self._interruption.cut_short(_next(batches))) is not None:
+                yield batch
+        finally:
+            if isinstance(batches, AsyncGenerator):
+                await batches.aclose()
 
 
 async def _next(batches: AsyncIterator[StepBatch]) -> StepBatch | None:
