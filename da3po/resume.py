@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from da3po import loop
 from da3po.checkpoint.directory import Checkpoint, CheckpointDirectory
 from da3po.checkpoint.retention import Best, BestRule
 from da3po.checkpoint.run_directory import RunDirectory, find_checkpoint, find_start
@@ -19,6 +20,7 @@ from da3po.data.cursor import fingerprint
 from da3po.eval.during import cut_back
 from da3po.eval.record import weights_fingerprint
 from da3po.learner.client import RemoteLearner
+from da3po.runtime.interruption import Interrupted
 from da3po.types import Prompt, StepStats
 
 logger = logging.getLogger(__name__)
@@ -112,6 +114,16 @@ def build_saver(
         grace_seconds=options.grace_seconds,
         record=record,
     )
+
+
+async def train_to_the_end(run: loop.Run, saver: Saver) -> None:
+    """The training loop; a run that is asked to end on the way has its last finished step on disk when this raises."""
+    try:
+        await loop.train(run)
+        await saver.settle()
+    except Interrupted:
+        await saver.save_last(run.step)
+        raise
 
 
 def where_it_goes_on(checkpoints: CheckpointDirectory) -> str:

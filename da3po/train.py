@@ -40,7 +40,16 @@ from da3po.models.locate import locate_model
 from da3po.pack.packer import Packer
 from da3po.plan.layout import check_layout, pack_multiples
 from da3po.report.plot import plot_run
-from da3po.resume import Start, build_saver, decide_start, identify, open_checkpoints, take_up, where_it_goes_on
+from da3po.resume import (
+    Start,
+    build_saver,
+    decide_start,
+    identify,
+    open_checkpoints,
+    take_up,
+    train_to_the_end,
+    where_it_goes_on,
+)
 from da3po.reward.golds import objection
 from da3po.reward.graders import GraderError, check_grader
 from da3po.reward.pool import GraderPool
@@ -164,11 +173,7 @@ async def _run(
             recorder=recorder,
         )
         try:
-            await loop.train(run)
-            await saver.settle()
-        except Interrupted:
-            await saver.save_last(run.step)
-            raise
+            await train_to_the_end(run, saver)
         except StarvationError as error:
             await saver.save(run.step, collector.state_dict())
             await saver.settle()

@@ -1,0 +1,233 @@
+"""A run in a run directory with everything of the real one around a fake learner, fake engines and fake graders.
+
+What it trains on decides its weights, so two runs that end alike have seen the same. It is put together as
+`da3po train` puts its parts together, and can be asked to end, or made to die, in any phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fakes
+
+from da3po import loop, train
+from da3po.algo.mismatch import MismatchGate
+from da3po.checkpoint.boundary import Boundaries, CutShortEvaluator, CutShortRollouts
+from da3po.checkpoint.run_directory import RunDirectory
+from da3po.config.load import load
+from da3po.config.schema import Config
+from da3po.data.cursor import fingerprint
+from da3po.data.prompts import TrainingSet
+from da3po.resume import build_saver, decide_start, open_checkpoints, take_up, train_to_the_end
+from da3po.runtime.interruption import Interruption
+from da3po.runtime.recorder import build_recorder
+from da3po.types import GroupRequest, GroupResult, PackedStep, StepStats
+
+STEPS = 6
+NUM_PROMPTS = 4
+OPTIONS = [
+    f"train.steps={STEPS}", f"rollout.num_prompts={NUM_PROMPTS}", "rollout.num_samples=4", "rollout.max_tokens=8",
+    "algo.overlong.cache=2", "algo/daa=adaptive", "eval.every=2", "eval.before=true", "eval.num_samples=2",
+    "checkpoint.every=2", "checkpoint.keep=2", "logging.console=plain", "logging.tensorboard=false",
+    f"logging.num_rollouts={NUM_PROMPTS}", "optim.warmup_steps=3", "cluster.start_timeout=20",
+]  # fmt: skip
+PHASES = ("start", "rollout", "grading", "learning", "sync", "evaluation", "saving")
+
+# Called at the beginning of every phase of every step with both; a test ends the run from there, or kills it.
+Happening = Callable[[str, int], None]
+
+
+class Learner(fakes.FakeLearner):
+    """Its one weight is a running sum over everything that it was trained on, with momentum for an optimizer."""
+
+    def __init__(self, channel: fakes.FakeChannel, happens: Happening) -> None:
+        super().__init__(channel, skill=0.4)
+        self.momentum = 0.0
+        self.loaded_weights = False
+        self._happens = happens
+        self._copy: tuple[Path, str] | None = None
+
+    async def step(self, batch: PackedStep) -> StepStats:
+        self._happens("learning", batch.step)
+        seen = sum(
+            float((micro.weights * micro.advantages * (1 + micro.labels)).sum())
+            for update in batch.updates
+            for rank in update.micro_batches
+            for micro in rank
+        )
+        await asyncio.sleep(0)
+        self.momentum = 0.5 * self.momentum + seen
+        self.skill = min(0.95, max(0.05, self.skill + 1e-4 * self.momentum))
+        values = {"loss/policy": self.skill, "actor/grad_norm": self.momentum, "actor/lr": min(1.0, batch.step / 3)}
+        return StepStats(values)
+
+    async def save(self, path: Path) -> None:
+        await self.start_saving(path)
+        await self.finish_saving()
+
+    async def start_saving(self, path: Path) -> None:
+        self._happens("saving", -1)
+        self._copy = (path, json.dumps([self.skill, self.momentum]))
+
+    async def is_saving(self) -> bool:
+        return False
+
+    async def finish_saving(self) -> None:
+        assert self._copy is not None
+        path, text = self._copy
+        for rank in range(2):
+            (path / f"rank{rank}.json").write_text(text)
+
+    async def load(self, path: Path) -> None:
+        self.skill, self.momentum = json.loads((path / "rank0.json").read_text())
+
+    async def load_weights(self, path: Path) -> None:
+        self.skill, _ = json.loads((path / "rank0.json").read_text())
+        self.loaded_weights = True
+
+
+@functools.cache
+def _config(overrides: tuple[str, ...]) -> Config:
+    return load([*OPTIONS, *overrides])
+
+
+def nothing_happens(phase: str, step: int) -> None:
+    pass
+
+
+class Run:
+    """One start of the command on a run directory."""
+
+    def __init__(self, folder: Path, *overrides: str, happens: Happening = nothing_happens, count: int = 13) -> None:
+        """count: prompts of the data set; some 30 are drawn, so that epochs end within a run."""
+        self.config = _config(overrides)
+        self.run_dir = RunDirectory(folder)
+        self.interruption = Interruption(self.config.checkpoint.grace_seconds)
+        self.data = TrainingSet(prompts=fakes.prompts(count), weights=[1.0] * count)
+        self._happens = happens
+        self.channel = fakes.FakeChannel()
+        self.engine = fakes.FakeEngine(self.channel)
+        self.learner = Learner(self.channel, happens)
+        self.step = 0
+        self._evaluating = False
+
+    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
+        phase = "evaluation" if self._evaluating else "rollout"
+        self._happens(phase, self.step + (phase == "rollout"))
+        async for result in self.engine.generate(requests):
+            await asyncio.sleep(0)
+            yield result
+
+    async def grade(self, gold: str, responses: Sequence[str]) -> Any:
+        if not self._evaluating:
+            self._happens("grading", self.step + 1)
+        return await fakes.grade_text(gold, responses)
+
+    async def publish(self, version: int) -> StepStats:
+        self._happens("sync", version)
+        await asyncio.sleep(0)
+        await self.learner.publish(version)
+        await self.engine.receive(version)
+        return StepStats()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"data (its prompts)": fingerprint(self.data.prompts), "run.init_from": self.config.run.init_from}
+
+    def go(self) -> Run:
+        """To the end, or to where it is asked to end: Interrupted is raised as the command sees it."""
+        with self.run_dir.open(), contextlib.redirect_stdout(io.StringIO()):
+            self.checkpoints = open_checkpoints(self.config, self.run_dir)
+            self.begin = decide_start(self.config, self.checkpoints, self.identity)
+            asyncio.run(self._go())
+        return self
+
+    async def _go(self) -> None:
+        config, start, interruption = self.config, self.begin, self.interruption
+        self._happens("start", start.step)
+        interruption.check()
+        recorder = build_recorder(config.logging, self.run_dir.path, after=start.step, last_step=config.train.steps)
+        pool: Any = SimpleNamespace(pool=SimpleNamespace(generate=self.generate))
+        graders: Any = SimpleNamespace(grade=self.grade)
+        collector = train.build_collector(config, self.data, pool, graders)
+        await take_up(start, self.learner, collector, self.run_dir)
+        boundaries = Boundaries(collector, after=start.step)
+        saver = build_saver(
+            config, self.checkpoints, self.identity, start, self.learner, boundaries.state_of, recorder.checkpoint
+        )
+        evaluator = train.build_evaluator(config, fakes.prompts(5), pool, graders, self.run_dir, recorder, saver)
+        run = loop.Run(
+            step=start.step,
+            last_step=config.train.steps,
+            rollouts=CutShortRollouts(boundaries, interruption),
+            packer=train.build_packer(config),
+            learner=self.learner,
+            gate=MismatchGate(config.mismatch),
+            weights=SimpleNamespace(publish=self.publish),
+            evaluator=CutShortEvaluator(_Telling(evaluator, self), interruption),
+            checkpoints=saver,
+            recorder=_Counting(recorder, self),
+        )
+        self.step = start.step
+        try:
+            async with saver:
+                await train_to_the_end(run, saver)
+        finally:
+            recorder.close()
+
+    def seen(self) -> dict[str, Any]:
+        """All that must be the same, however often the run was stopped on its way."""
+        files = {name: _rows(self.run_dir.path / f"{name}.jsonl") for name in ("metrics", "rollouts", "evaluations")}
+        return {
+            **files,
+            "weights": (self.learner.skill, self.learner.momentum),
+            "best": self.checkpoints.best(),
+            "state": self.checkpoints.latest().state()["rollouts"],
+        }
+
+
+class _Telling:
+    """Says while an evaluation runs that it does: engines and graders are the same ones."""
+
+    def __init__(self, evaluator: Any, run: Run) -> None:
+        self._evaluator = evaluator
+        self._run = run
+
+    async def opening(self, step: int) -> None:
+        await self._tell(self._evaluator.opening(step))
+
+    async def after(self, step: int) -> None:
+        await self._tell(self._evaluator.after(step))
+
+    async def _tell(self, work: Any) -> None:
+        self._run._evaluating = True
+        try:
+            await work
+        finally:
+            self._run._evaluating = False
+
+
+class _Counting:
+    """Counts the steps that are finished."""
+
+    def __init__(self, recorder: Any, run: Run) -> None:
+        self._recorder = recorder
+        self._run = run
+
+    def step(self, samples: Any, stats: StepStats) -> None:
+        self._recorder.step(samples, stats)
+        self._run.step = samples.step
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """Without what a clock has measured."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "tokens/"))} for row in rows]
