@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from da3po.command import run_command, wants_help
-from da3po.config.load import help_text, load
+from da3po.config.load import dump, help_text, load
 from da3po.config.rules import PLANNING, longest_sequence, problems
 from da3po.config.schema import Config, ConfigError
 from da3po.models.hf_config import ModelSpec
@@ -47,6 +47,19 @@ def _plan(overrides: Sequence[str], flags: set[str]) -> int:
     else:
         show(plan, config)
     return 0 if plan.fits else DOES_NOT_FIT
+
+
+def dry_run(overrides: Sequence[str]) -> int:
+    """What `da3po train --dry-run` does: the plan and the resolved options, and nothing else. Exit codes as above."""
+
+    def run() -> int:
+        config = load(overrides)
+        plan = plan_of(find_model_spec(config.model.path), config)
+        show(plan, config)
+        print(f"\n{dump(config)}", end="")
+        return 0 if plan.fits else DOES_NOT_FIT
+
+    return run_command(run)
 
 
 def plan_of(spec: ModelSpec, config: Config) -> Plan:

@@ -31,6 +31,7 @@ from da3po.data.prompts import TrainingSet, load_prompts, load_training_set
 from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
+from da3po.forecast import dry_run
 from da3po.launch import Engines, Ranks, check_length, num_gpus
 from da3po.learner.client import RemoteLearner
 from da3po.learner.megatron.fields import check_device_fields, check_fields
@@ -64,6 +65,8 @@ from da3po.types import Prompt, StepStats
 
 logger = logging.getLogger(__name__)
 
+DRY_RUN = "--dry-run"
+
 # Errors of a run's parts whose own words are all that a user needs.
 FAILURES = (ClusterError, EngineError, GraderError, MismatchError, SaveError, SyncError)
 
@@ -71,8 +74,10 @@ FAILURES = (ClusterError, EngineError, GraderError, MismatchError, SaveError, Sy
 def main(arguments: Sequence[str]) -> int:
     """Train as the overrides say; the exit code is described in `da3po.command`."""
     if wants_help(arguments):
-        print(help_text("da3po train [GROUP=CHOICE ...] [KEY=VALUE ...]"))
+        print(help_text("da3po train [--dry-run] [GROUP=CHOICE ...] [KEY=VALUE ...]"))
         return 0
+    if DRY_RUN in arguments:
+        return dry_run([text for text in arguments if text != DRY_RUN])
     set_up_logging("main")
     return run_command(lambda: _train(load(arguments)), failures=FAILURES)
 

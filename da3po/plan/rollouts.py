@@ -109,11 +109,11 @@ class _Simulation:
         )
 
     def _engine_event(self, index: int) -> None:
+        if 2 * self._num_running >= self._most:
+            self._half_full = self._now
         for number in self._engines[index].finish_next():
             self._sample_ends(number)
         self._schedule(index)
-        if 2 * self._num_running >= self._most:
-            self._half_full = self._now
 
     def _sample_ends(self, number: int) -> None:
         group = self._groups[number]
