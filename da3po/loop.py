@@ -6,7 +6,8 @@ this step is evaluated or saved, is decided by the objects that `Run` was built 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,8 +16,8 @@ from da3po.types import PackedStep, StepBatch, StepStats
 
 
 class Rollouts(Protocol):
-    def steps(self, *, after: int, until: int) -> AsyncIterator[StepBatch]:
-        """The batches of steps after + 1 ... until; generation for a step starts when it is asked for."""
+    def steps(self, *, after: int, until: int) -> AsyncGenerator[StepBatch, None]:
+        """The batches of steps after + 1 ... until."""
         ...
 
 
@@ -25,8 +26,8 @@ class Learner(Protocol):
 
 
 class Gate(Protocol):
-    def check(self, step: int, values: Mapping[str, float]) -> None:
-        """Raise if the step's metrics say that going on makes no sense."""
+    def check(self, step: int, values: Mapping[str, float]) -> StepStats:
+        """Raise if the step's metrics say that going on makes no sense; return what comparing steps has shown."""
         ...
 
 
@@ -77,20 +78,22 @@ async def train(run: Run) -> None:
     await run.weights.publish(version=run.step)
     await run.evaluator.opening(run.step)
     laps = Laps()
-    async for samples in run.rollouts.steps(after=run.step, until=run.last_step):  # rollout, grade, filter, DAA
-        laps.lap("generate")
-        batch = run.packer(samples)
-        laps.lap("pack")
-        learned = await run.learner.step(batch)
-        laps.lap("learn")
-        run.gate.check(samples.step, learned.values)
-        published = await run.weights.publish(version=samples.step)
-        laps.lap("sync")
-        run.step = samples.step
-        run.recorder.step(samples, samples.stats | batch.stats | learned | published | _speed(samples, laps))
-        await run.evaluator.after(run.step)
-        await run.checkpoints.after(run.step)
-        laps.restart()
+    async with aclosing(run.rollouts.steps(after=run.step, until=run.last_step)) as batches:
+        async for samples in batches:  # rollout, grade, filter, DAA
+            laps.lap("generate")
+            batch = run.packer(samples)
+            laps.lap("pack")
+            learned = await run.learner.step(batch)
+            laps.lap("learn")
+            checked = run.gate.check(samples.step, learned.values)
+            published = await run.weights.publish(version=samples.step)
+            laps.lap("sync")
+            run.step = samples.step
+            told = samples.stats | batch.stats | learned | checked | published
+            run.recorder.step(samples, told | _speed(samples, laps))
+            await run.evaluator.after(run.step)
+            await run.checkpoints.after(run.step)
+            laps.restart()
 
 
 def _speed(samples: StepBatch, laps: Laps) -> StepStats:

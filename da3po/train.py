@@ -16,7 +16,7 @@ from typing import Any
 
 from da3po import loop
 from da3po.algo.mismatch import MismatchError, MismatchGate
-from da3po.checkpoint.boundary import Boundaries, CutShortEvaluator, CutShortRollouts
+from da3po.checkpoint.boundary import CutShortEvaluator, CutShortRollouts
 from da3po.checkpoint.directory import CheckpointDirectory
 from da3po.checkpoint.run_directory import RunDirectory
 from da3po.checkpoint.saver import SaveError, Saver
@@ -55,6 +55,7 @@ from da3po.reward.golds import objection
 from da3po.reward.graders import GraderError, check_grader
 from da3po.reward.pool import GraderPool
 from da3po.rollout.collector import Collector
+from da3po.rollout.pipeline import PublishBetweenBatches, RolloutPipeline
 from da3po.rollout.postprocess import PostProcessor, StarvationError
 from da3po.runtime.logs import set_up_logging
 from da3po.runtime.platform import Platform, resolve
@@ -158,21 +159,21 @@ async def _run(
         recorder.event("starting learner and engines ...")
         learner = await interruption.cut_short(_started(config, ranks, engines))
 
-        collector = build_collector(config, prepared.train, engines, graders)
-        if news := await interruption.cut_short(take_up(start, learner, collector, run_dir)):
+        rollouts = RolloutPipeline(build_collector(config, prepared.train, engines, graders), config.rollout.max_lag)
+        if news := await interruption.cut_short(take_up(start, learner, rollouts, run_dir)):
             recorder.event(news)
-        boundaries = Boundaries(collector, after=start.step)
-        saver = build_saver(config, checkpoints, identity, start, learner, boundaries.state_of, recorder.checkpoint)
+        saver = build_saver(config, checkpoints, identity, start, learner, rollouts.state_of, recorder.checkpoint)
         await stack.enter_async_context(saver)
         evaluator = build_evaluator(config, prepared.eval_prompts, engines, graders, run_dir, recorder, saver)
+        weights = WeightPublisher(learner, engines.pool)
         run = loop.Run(
             step=start.step,
             last_step=config.train.steps,
-            rollouts=CutShortRollouts(boundaries, interruption),
+            rollouts=CutShortRollouts(rollouts, interruption),
             packer=build_packer(config),
             learner=learner,
             gate=MismatchGate(config.mismatch),
-            weights=WeightPublisher(learner, engines.pool),
+            weights=weights if config.rollout.in_flight_updates else PublishBetweenBatches(weights, rollouts),
             evaluator=CutShortEvaluator(evaluator, interruption),
             checkpoints=saver,
             recorder=recorder,
@@ -180,7 +181,7 @@ async def _run(
         try:
             await train_to_the_end(run, saver)
         except StarvationError as error:
-            await saver.save(run.step, collector.state_dict())
+            await saver.save(run.step, rollouts.state_after_failure())
             await saver.settle()
             recorder.event(f"the run ends after step {run.step}, saved: {error}")
             return STARVED
@@ -218,6 +219,8 @@ def build_collector(config: Config, data: TrainingSet, engines: Engines, graders
         max_rounds=sampling.max_rounds,
         filters=sampling.enabled,
         seed=config.run.seed,
+        max_surplus_age=sampling.max_surplus_age,
+        aborted_tokens=lambda: engines.pool.num_aborted_tokens,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,13 +152,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSample:
-    """One response with its learning signal.
+class DroppedGroup:
+    """A group that dynamic sampling left out, and its reason in a word."""
+
+    group: Group
+    reason: str
+
+
+class TrainSample(NamedTuple):
+    """One response with its learning signal. A named tuple, since a step makes thousands: a frozen dataclass takes five
+    times as long.
 
     behaviour_logprobs: the engine's log-prob of each response token.
     reward: R_acc + R_len (Eq. 7).
     advantage: after DAA; every response token gets it.
-    fresh: True if the weights that open this step produced it, so that engine and learner must agree on log-probs.
+    fresh: True if the weights that open this step produced all of it, so that engine and learner must agree on
+        log-probs.
     """
 
     prompt_uid: str
@@ -178,7 +187,9 @@ class StepBatch:
     samples: whole groups one after another; a group's samples are adjacent.
     group_sizes: samples per group, in order; sums to len(samples).
     stats: metrics of the rollout and post-processing stages.
-    rollouts: the groups that the samples came from, for the record.
+    groups: the groups that the samples came from, for the record; so are the next two.
+    plain_advantages: of every sample, before DAA.
+    dropped: the groups that were generated and not trained on.
     """
 
     step: int
@@ -186,6 +197,8 @@ class StepBatch:
     group_sizes: tuple[int, ...]
     stats: StepStats
     groups: tuple[Group, ...] = ()
+    plain_advantages: tuple[float, ...] = ()
+    dropped: tuple[DroppedGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ class FakeEngine:
         self.skill = 0.0
         self.requests: list[GroupRequest] = []
         self.name = "fake"
+        self.num_aborted_tokens = 0
 
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
         self.requests.extend(requests)
@@ -79,7 +80,13 @@ class FakeEngine:
         self.version, self.skill = self.channel.version, self.channel.skill
         return manifest(version)
 
+    async def heartbeat(self) -> int:
+        return 0
+
     async def close(self) -> None:
+        pass
+
+    def kill(self) -> None:
         pass
 
 
@@ -96,6 +103,9 @@ class FakeLearner:
         self.batches.append(batch)
         self.skill = min(1.0, self.skill + self.gain)
         return StepStats({"loss/policy": -self.skill, "actor/grad_norm": 1.0, "actor/lr": 1e-6})
+
+    async def open_channel(self, num_receivers: int) -> str:
+        return "fake"
 
     async def publish(self, version: int) -> WeightManifest:
         self.channel.version, self.channel.skill = version, self.skill

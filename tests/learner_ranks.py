@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,9 +93,9 @@ def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
     samples = _samples(step, scenario.lengths)
     for index in range(0, len(samples), 2):
         factor = scenario.amplification if samples[index].advantage > 0 else 1.0
-        samples[index] = replace(samples[index], advantage=factor * samples[index].advantage)
+        samples[index] = samples[index]._replace(advantage=factor * samples[index].advantage)
     if bad:
-        samples[0] = replace(samples[0], advantage=float("inf"))
+        samples[0] = samples[0]._replace(advantage=float("inf"))
     multiples = pack_multiples(scenario.parallel, scenario.learner.precision)
     packer = Packer(
         loss=scenario.loss,

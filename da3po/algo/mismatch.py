@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from da3po.config.schema import MismatchConfig
+from da3po.types import StepStats
 
 METRIC = "mismatch/mean_abs_logprob"
 
@@ -19,10 +20,10 @@ class MismatchGate:
     def __init__(self, config: MismatchConfig) -> None:
         self._max_mean = config.max_mean
 
-    def check(self, step: int, values: Mapping[str, float]) -> None:
+    def check(self, step: int, values: Mapping[str, float]) -> StepStats:
         """Raises MismatchError, saying what to look at, if the mean difference of the step is above the limit."""
         if self._max_mean is None or values[METRIC] <= self._max_mean:
-            return
+            return StepStats()
         raise MismatchError(
             f"step {step}: log-probs of engine and learner differ by {values[METRIC]:.2e} on average, "
             f"mismatch.max_mean is {self._max_mean:.2e}. Under equal weights they are equal but for rounding: "

@@ -48,6 +48,10 @@ class Cursor:
         self._num_drawn += n
         return batch
 
+    def give_back(self, n: int) -> None:
+        """Undo the last n draws; those prompts come next, under the same draw numbers."""
+        self._num_drawn -= n
+
     def state_dict(self) -> dict[str, Any]:
         return {"num_drawn": self._num_drawn, **self._identity()}
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from da3po.algo.dynamic_sampling import DropReason
 from da3po.types import Group, Outcome
@@ -15,10 +13,7 @@ BUCKETS = ("0", "0_25", "25_50", "50_75", "75_100", "100")
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Plain sums over the groups that were added since the last batch; `metrics` makes means of them.
-
-    Groups that come in after a batch was full count for the next one, so every group counts once.
-    """
+    """Plain sums over the groups that a step took; `metrics` makes means of them."""
 
     num_groups: int = 0
     num_kept: int = 0
@@ -28,6 +23,7 @@ class Tally:
     num_truncated: int = 0
     num_empty: int = 0
     num_tokens: int = 0
+    dropped_tokens: dict[str, int] = field(default_factory=lambda: {reason.value: 0 for reason in DropReason})
     max_tokens: int = 0
     num_graded_groups: int = 0
     sum_p_hat: float = 0.0
@@ -38,15 +34,17 @@ class Tally:
     def count(self, group: Group, num_correct: int, num_graded: int, dropped: DropReason | None) -> None:
         """One group and what dynamic sampling said of it."""
         self.num_groups += 1
+        for grade in group.grades:
+            self.outcomes[grade.outcome] += 1
+        lengths = [len(completion.token_ids) for completion in group.completions if completion.finish != "abort"]
+        num_tokens = sum(lengths)
         if dropped is None:
             self.num_kept += 1
         else:
             self.dropped[dropped.value] += 1
-        for grade in group.grades:
-            self.outcomes[grade.outcome] += 1
-        lengths = [len(completion.token_ids) for completion in group.completions if completion.finish != "abort"]
+            self.dropped_tokens[dropped.value] += num_tokens
         self.num_responses += len(lengths)
-        self.num_tokens += sum(lengths)
+        self.num_tokens += num_tokens
         self.num_empty += lengths.count(0)
         self.max_tokens = max(self.max_tokens, *lengths, 0)
         self.num_truncated += [completion.finish for completion in group.completions].count("length")
@@ -86,6 +84,7 @@ class Tally:
             "rollout/empty_responses": self.num_empty,
             "rollout/response_length_mean": _mean(self.num_tokens, self.num_responses),
             "rollout/response_length_max": self.max_tokens,
+            "rollout/tokens_generated": self.num_tokens,
             "rollout/aborted": self.outcomes[Outcome.ABORTED],
             "reward/timeouts": self.outcomes[Outcome.TIMEOUT],
             "reward/errors": self.outcomes[Outcome.ERROR],
@@ -93,17 +92,11 @@ class Tally:
             "p_hat/mean": _mean(self.sum_p_hat, self.num_graded_groups),
         }
         values |= {f"rollout/dropped_{reason}": count for reason, count in self.dropped.items()}
+        values |= {f"rollout/tokens_dropped_{reason}": count for reason, count in self.dropped_tokens.items()}
         values |= {f"p_hat/count_{name}": count for name, count in zip(BUCKETS, self.bucket_groups, strict=True)}
         for index, name in list(enumerate(BUCKETS))[1:-1]:
             values[f"p_hat/accuracy_{name}"] = _mean(self.bucket_correct[index], self.bucket_graded[index])
         return values
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Tally:
-        return cls(**state)
 
 
 def _mean(total: float, count: int) -> float:

@@ -15,6 +15,7 @@ from da3po.data.cursor import Cursor
 from da3po.engine.pool import EnginePool
 from da3po.pack.packer import Packer
 from da3po.rollout.collector import Collector
+from da3po.rollout.pipeline import PublishBetweenBatches, RolloutPipeline
 from da3po.rollout.postprocess import PostProcessor, StarvationError
 from da3po.sync.publish import WeightPublisher
 
@@ -43,11 +44,13 @@ class Parts:
             max_rounds=sampling.max_rounds,
             filters=sampling.enabled,
             seed=1,
+            max_surplus_age=sampling.max_surplus_age,
         )
+        self.pipeline = RolloutPipeline(self.collector, config.rollout.max_lag)
         self.run = loop.Run(
             step=0,
             last_step=steps,
-            rollouts=self.collector,
+            rollouts=self.pipeline,
             packer=Packer(
                 loss=config.algo.loss,
                 dp=2,
@@ -57,7 +60,7 @@ class Parts:
             ),
             learner=self.learner,
             gate=MismatchGate(config.mismatch),
-            weights=WeightPublisher(self.learner, pool),
+            weights=PublishBetweenBatches(WeightPublisher(self.learner, pool), self.pipeline),
             evaluator=fakes.Never(),
             checkpoints=fakes.Never(),
             recorder=self.recorder,
@@ -77,19 +80,23 @@ async def test_a_run_learns_and_every_step_is_whole():
         assert len({group.prompt.draw for group in samples.groups}) == NUM_PROMPTS
         for group in samples.groups:
             assert 0 < group.p_hat < 1
-            assert {completion.weight_version for completion in group.completions} <= {
-                samples.step - 1,
-                samples.step - 2,
-            }
+            assert {completion.weight_version for completion in group.completions} == {samples.step - 1}
     assert parts.learner.skill == pytest.approx(0.8)
     assert parts.engines[0].skill == parts.engines[1].skill == parts.learner.skill
 
 
-async def test_samples_of_the_opening_weights_are_fresh_and_carried_ones_are_not():
-    parts = await Parts(steps=3).train()
+@pytest.mark.parametrize(
+    ("options", "ages"),
+    [([], {0}), (["rollout.max_lag=1"], {0, 1}), (["algo.dynamic_sampling.max_surplus_age=1"], {0, 1})],
+)
+async def test_samples_of_the_opening_weights_are_fresh_and_older_ones_are_not(options, ages):
+    parts = await Parts(*options, steps=3).train()
+    seen = set()
     for samples, _ in parts.recorder.steps:
         versions = [c.weight_version for group in samples.groups for c in group.completions]
         assert [sample.fresh for sample in samples.samples] == [version == samples.step - 1 for version in versions]
+        seen |= {samples.step - 1 - version for version in versions}
+    assert seen == ages
 
 
 async def test_groups_enter_in_the_order_they_were_drawn_whatever_finishes_first():
@@ -102,9 +109,11 @@ async def test_groups_enter_in_the_order_they_were_drawn_whatever_finishes_first
 async def test_all_samples_of_a_prompt_are_asked_of_one_engine_with_seeds_of_their_own():
     parts = await Parts(steps=2).train()
     keys = [request.key for engine in parts.engines for request in engine.requests]
-    assert len(keys) == len(set(keys))
-    seeds = [seed for engine in parts.engines for request in engine.requests for seed in request.seeds]
-    assert len(seeds) == len(set(seeds)) == len(keys) * NUM_SAMPLES
+    assert keys
+    # A draw that is asked for again, since its batch was full, has the same seeds; all others have their own.
+    seeds = {request.key: request.seeds for engine in parts.engines for request in engine.requests}
+    assert len({seed for own in seeds.values() for seed in own}) == len(seeds) * NUM_SAMPLES
+    assert all(request.seeds == seeds[request.key] for engine in parts.engines for request in engine.requests)
 
 
 async def test_metrics_that_others_rely_on_are_there():
@@ -134,6 +143,23 @@ async def test_a_step_is_split_into_the_updates_asked_for():
     assert [update.num_sequences for update in parts.learner.batches[0].updates] == [2 * NUM_SAMPLES] * 3
 
 
+class StoppedError(RuntimeError):
+    pass
+
+
+class StopAfter(fakes.Never):
+    """Saves a step, and ends the run then."""
+
+    def __init__(self, parts, step, path):
+        self.parts, self.step, self.path = parts, step, path
+
+    async def after(self, step):
+        if step == self.step:
+            await self.parts.learner.save(self.path)
+            self.state = self.parts.pipeline.state_of(step)
+            raise StoppedError
+
+
 def drawn(parts):
     return [
         (samples.step, [(g.prompt.uid, g.prompt.draw, [c.text for c in g.completions]) for g in samples.groups])
@@ -142,16 +168,18 @@ def drawn(parts):
 
 
 @pytest.mark.parametrize("stop", [1, 2, 4, 5])
-@pytest.mark.parametrize("algo", ["da3po", "grpo"])
-async def test_a_resumed_run_draws_what_an_uninterrupted_one_does(stop, algo, tmp_path):
-    whole = await Parts(f"algo={algo}", steps=6, count=13).train()
-    first = await Parts(f"algo={algo}", steps=stop, count=13).train()
-    await first.learner.save(tmp_path)
-    state = json.loads(json.dumps(first.collector.state_dict()))
+@pytest.mark.parametrize("options", [["algo=da3po"], ["algo=grpo"], ["rollout.max_lag=1"]])
+async def test_a_resumed_run_draws_what_an_uninterrupted_one_does(stop, options, tmp_path):
+    whole = await Parts(*options, steps=6, count=13).train()
+    first = Parts(*options, steps=6, count=13)
+    first.run.checkpoints = StopAfter(first, stop, tmp_path)
+    with pytest.raises(StoppedError):
+        await first.train()
+    state = json.loads(json.dumps(first.run.checkpoints.state))
 
-    second = Parts(f"algo={algo}", steps=6, count=13)
+    second = Parts(*options, steps=6, count=13)
     await second.learner.load(tmp_path)
-    second.collector.load_state_dict(state)
+    second.pipeline.load_state_dict(state)
     second.run.step = stop
     await second.train()
     assert drawn(first) + drawn(second) == drawn(whole)
@@ -163,7 +191,7 @@ async def test_prompts_that_are_never_solved_end_the_run_after_the_named_number_
         await parts.train()
     assert parts.run.step == 0 and not parts.learner.batches
     requested = sum(len(engine.requests) for engine in parts.engines)
-    assert requested <= 3 * 3 * NUM_PROMPTS
+    assert requested == 3 * 3 * NUM_PROMPTS
 
 
 async def test_a_run_that_starves_later_trains_on_what_it_found_first():
@@ -211,7 +239,7 @@ async def test_a_learner_that_raises_ends_the_run(method):
 
 
 async def test_an_engine_that_forgets_a_prompt_is_not_waited_for():
-    parts = Parts()
+    parts = Parts(num_engines=1)
     whole = parts.engines[0].generate
 
     async def forgetful(requests):
@@ -219,7 +247,7 @@ async def test_an_engine_that_forgets_a_prompt_is_not_waited_for():
             yield result
 
     parts.engines[0].generate = forgetful
-    with pytest.raises(Exception, match="ended without the groups"):
+    with pytest.raises(Exception, match="all engines are lost"):
         await parts.train()
 
 

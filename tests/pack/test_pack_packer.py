@@ -95,9 +95,7 @@ def gradient(config: LossConfig, update: PackedUpdate) -> tuple[float, Tensor]:
 def random_samples(num: int, seed: int = 3) -> list[TrainSample]:
     rng = random.Random(seed)
     return [
-        dataclasses.replace(
-            train_sample(rng.randint(1, 4), rng.choice([0, 1, 2, 3, 5, 9]), advantage=rng.uniform(-2, 2)),
-        )
+        train_sample(rng.randint(1, 4), rng.choice([0, 1, 2, 3, 5, 9]), advantage=rng.uniform(-2, 2))
         for _ in range(num)
     ]
 
@@ -209,7 +207,7 @@ def test_a_budget_below_the_padding_is_refused() -> None:
     ],
 )
 def test_samples_that_cannot_be_trained_on_are_refused(change: dict[str, tuple[float, ...]], message: str) -> None:
-    bad = dataclasses.replace(train_sample(), **change)
+    bad = train_sample()._replace(**change)
     with pytest.raises(ValueError, match=message):
         Packer(loss=DAPO, dp=1, max_tokens=16)(step_batch([train_sample(), bad]))
 

@@ -28,7 +28,7 @@ def algo(
 
 def opened(config: AlgoConfig, num_prompts: int = 1, max_tokens: int = 100) -> PostProcessor:
     post = PostProcessor(config, num_prompts, max_tokens)
-    assert post.begin(1, weight_version=0) is None
+    post.begin(1, weight_version=0)
     return post
 
 
@@ -94,54 +94,29 @@ def test_failures_to_grade_are_masked_out_of_their_group() -> None:
     assert values["rollout/accuracy"] == 0.5
 
 
-def test_the_batch_is_refilled_and_surplus_goes_to_the_next_step() -> None:
+def test_the_batch_is_refilled_up_to_its_last_group() -> None:
     """Case S03: 4 prompts of 4 samples; two of the first four groups are degenerate."""
     post = opened(algo(), num_prompts=4)
-    outcomes = ["CWWW", "CCCC", "CCWW", "WWWW", "CWWW", "CCCW", "CWWW", "CCWW"]
-    batches = [post.add(group(letters, draw=draw)) for draw, letters in enumerate(outcomes)]
-    (batch,) = [batch for batch in batches if batch is not None]
-    assert batches.index(batch) == 5
+    batch = batch_of(post, "CWWW", "CCCC", "CCWW", "WWWW", "CWWW", "CCCW")
     assert [source.prompt.draw for source in batch.groups] == [0, 2, 4, 5]
     assert len(batch.samples) == 16
-    assert post.begin(2, weight_version=1) is None
-    assert post.num_missing == 2
-    second = batch_of(post, "CWWW", "WWWW", "CWWW", first_draw=8)
-    assert [source.prompt.draw for source in second.groups] == [6, 7, 8, 10]
-    assert second.stats.values["rollout/surplus_carried"] == 2
-    assert [sample.fresh for sample in second.samples] == [False] * 16
+    assert [(dropped.group.prompt.draw, dropped.reason) for dropped in batch.dropped] == [
+        (1, "all_correct"),
+        (3, "all_wrong"),
+    ]
+    with pytest.raises(ValueError, match="draw 6 came after the batch of step 1 was full"):
+        post.add(group("CW", draw=6))
 
 
 def test_samples_of_the_opening_weights_are_fresh() -> None:
-    post = opened(algo(), num_prompts=1)
-    post.add(group("CW", draw=0, weight_version=0))
-    post.add(group("CW", draw=1, weight_version=0))
-    batch = post.begin(2, weight_version=1)
+    post = PostProcessor(algo(), 2, 100)
+    post.begin(4, weight_version=3)
+    post.add(group("CW", draw=0, weight_version=1))
+    batch = post.add(group("CW", draw=1, weight_version=3))
     assert batch is not None
-    assert [sample.fresh for sample in batch.samples] == [False, False]
-    post.begin(3, weight_version=2)
-    fresh = post.add(group("CW", draw=2, weight_version=2))
-    assert fresh is not None
-    assert [sample.fresh for sample in fresh.samples] == [True, True]
-
-
-@pytest.mark.parametrize(("max_age", "version", "kept"), [(1, 1, True), (1, 2, False), (2, 2, True), (0, 1, False)])
-def test_surplus_has_an_age_limit(max_age: int, version: int, kept: bool) -> None:
-    post = opened(algo(sampling=DynamicSamplingConfig(max_surplus_age=max_age)), num_prompts=2)
-    for draw in range(3):
-        post.add(group("CW", draw=draw, weight_version=0))
-    assert post.begin(version + 1, weight_version=version) is None
-    assert post.num_missing == (1 if kept else 2)
-    batch = batch_of(post, *(["CW"] if kept else ["CW", "CW"]), first_draw=3)
-    assert batch.stats.values["rollout/surplus_expired"] == (0 if kept else 1)
-
-
-def test_a_step_that_surplus_fills_needs_no_generation() -> None:
-    post = opened(algo(), num_prompts=1)
-    post.add(group("CW", draw=0))
-    post.add(group("CW", draw=1))
-    batch = post.begin(2, weight_version=1)
-    assert batch is not None
-    assert (batch.step, batch.groups[0].prompt.draw) == (2, 1)
+    assert [sample.fresh for sample in batch.samples] == [False, False, True, True]
+    values = batch.stats.values
+    assert (values["rollout/staleness_mean"], values["rollout/staleness_max"]) == (1.0, 2)
 
 
 def test_completion_order_cannot_choose_the_batch() -> None:
@@ -222,16 +197,26 @@ def test_empty_responses_are_wrong_counted_and_finite() -> None:
     assert [len(sample.response_ids) for sample in batch.samples] == [4, 0]
 
 
-def test_every_group_counts_once_over_the_steps() -> None:
+def test_every_step_counts_its_own_groups() -> None:
     post = opened(algo(), num_prompts=1)
-    first = post.add(group("CW", draw=0))
-    post.add(group("WW", draw=1))
+    first = batch_of(post, "CW")
     post.begin(2, weight_version=1)
-    second = post.add(group("CW", draw=2))
-    assert first is not None
-    assert second is not None
+    second = batch_of(post, "WW", "CW", first_draw=1)
     assert [batch.stats.values["rollout/num_prompts_generated"] for batch in (first, second)] == [1, 2]
     assert [batch.stats.values["rollout/dropped_all_wrong"] for batch in (first, second)] == [0, 1]
+
+
+def test_every_token_is_accounted_for() -> None:
+    """Of 5 groups: one kept and its late sample masked out, one all correct, one all wrong, one with a failure."""
+    post = opened(algo(), num_prompts=2)
+    batch = batch_of(post, "CWT", "CC", "WWW", "TT", "CW")
+    values = batch.stats.values
+    assert values["rollout/tokens_generated"] == 2 * (3 + 2 + 3 + 2 + 2)
+    assert values["rollout/tokens_trained"] == 2 * (2 + 2)
+    assert values["rollout/tokens_dropped_all_correct"] == 4
+    assert values["rollout/tokens_dropped_all_wrong"] == 6
+    assert values["rollout/tokens_dropped_too_few_graded"] == 4
+    assert values["rollout/tokens_dropped_outside_band"] == 0
 
 
 def starving(on_starvation: str, **options: int) -> PostProcessor:
@@ -248,7 +233,7 @@ def test_short_batch_trains_on_what_there_is(caplog: pytest.LogCaptureFixture) -
     assert batch is not None
     assert batch.group_sizes == (2,)
     assert "step 1 trains on 1 of 3 prompts" in caplog.text
-    assert post.begin(2, weight_version=1) is None
+    post.begin(2, weight_version=1)
     assert post.num_missing == 3
 
 
@@ -264,6 +249,7 @@ def test_widen_band_takes_dropped_groups_whose_rewards_differ() -> None:
     batch = post.starve()
     assert batch is not None
     assert [source.prompt.draw for source in batch.groups] == [1, 2, 4]
+    assert [dropped.group.prompt.draw for dropped in batch.dropped] == [0, 3, 5]
 
 
 def test_widen_band_holds_groups_of_its_own_step_only() -> None:
@@ -275,7 +261,7 @@ def test_widen_band_holds_groups_of_its_own_step_only() -> None:
         post.starve()
 
 
-def test_raise_says_what_was_found_and_keeps_it() -> None:
+def test_raise_says_what_was_found() -> None:
     post = starving("raise")
     for draw, letters in enumerate(["WWWW", "CW", "CCCC", "WWWW", "TT"]):
         post.add(group(letters, draw=draw))
@@ -285,7 +271,6 @@ def test_raise_says_what_was_found_and_keeps_it() -> None:
         post.starve()
     assert (error.value.num_generated, error.value.num_kept) == (5, 1)
     assert error.value.dropped == {"all_correct": 1, "all_wrong": 2, "outside_band": 0, "too_few_graded": 1}
-    assert len(post.state_dict()["kept"]) == 1
 
 
 def test_empty_steps_end_the_run_at_their_limit() -> None:
@@ -309,24 +294,24 @@ def test_a_batch_ends_the_row_of_empty_steps() -> None:
 def test_a_restored_stage_goes_on_exactly_as_the_first_would() -> None:
     config = algo(daa=DaaConfig(kind="adaptive"))
     first = opened(config, num_prompts=2)
-    for draw, letters in enumerate(["CWWW", "CWWW", "CCWW", "WWWW"]):
+    for draw, letters in enumerate(["CWWW", "WWWW", "CCWW"]):
         first.add(group(letters, draw=draw, uid=f"p{draw % 2}"))
     second = PostProcessor(config, 2, 100)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     batches = []
     for post in (first, second):
-        assert post.begin(2, weight_version=1) is None
-        batches.append(post.add(group("CWWW", draw=4, uid="p1", weight_version=1)))
+        post.begin(2, weight_version=1)
+        post.add(group("CWWW", draw=3, uid="p1", weight_version=1))
+        batches.append(post.add(group("CWWW", draw=4, uid="p0", weight_version=1)))
     assert batches[0] is not None
     assert batches[0] == batches[1]
-    assert batches[0].groups[0].prompt.draw == 2
-    assert batches[0].stats.values["rollout/num_prompts_generated"] == 3
 
 
-def test_num_kept_counts_the_step_and_its_surplus() -> None:
-    post = opened(algo(), num_prompts=1)
-    for draw, letters in enumerate(["WW", "CW", "CW"]):
+def test_the_share_of_groups_kept_is_that_of_the_step() -> None:
+    post = opened(algo(), num_prompts=3)
+    assert post.keep_rate == 0.0
+    for draw, letters in enumerate(["WW", "CW", "CW", "CC"]):
         post.add(group(letters, draw=draw))
-    assert post.num_kept == 2
+    assert post.keep_rate == 0.5
     post.begin(2, weight_version=1)
-    assert post.num_kept == 0
+    assert post.keep_rate == 0.0

@@ -54,10 +54,11 @@ class DynamicSamplingConfig:
     """Keep groups with low < p_hat < high until the batch has its number of prompts.
 
     min_graded: a group with fewer graded samples is dropped.
-    max_rounds: generation rounds for one step before `on_starvation` decides.
+    max_rounds: a step may use up so many times 3 x rollout.num_prompts prompts before `on_starvation` decides.
     on_starvation: raise | short_batch (train on what there is) | widen_band (take dropped groups whose rewards differ).
-    max_empty_steps: consecutive steps without a single group that end the run.
-    max_surplus_age: steps that a good group left over from a full batch may wait; 0 throws it away.
+    max_empty_steps: attempts at a step, each without a single group, that end the run.
+    max_surplus_age: versions of the weights that a group that was finished when a batch was full may lie behind when a
+        later step uses it; 0 generates all of them again, so that the run is the same whatever the timing.
     """
 
     enabled: bool = True
@@ -67,7 +68,7 @@ class DynamicSamplingConfig:
     max_rounds: int = 10
     on_starvation: Literal["raise", "short_batch", "widen_band"] = "short_batch"
     max_empty_steps: int = 1
-    max_surplus_age: int = 1
+    max_surplus_age: int = 0
 
     def __post_init__(self) -> None:
         require(

@@ -13,17 +13,22 @@ class RolloutConfig:
 
     num_prompts: prompts (groups) of one training step, after dynamic sampling.
     num_samples: G, responses per prompt.
-    prompts_per_round: prompts sent out in the first round; null takes num_prompts x 1.5 with dynamic sampling and
-        num_prompts without.
+    max_in_flight: most groups that are generated at a time; null asks for as many as the batch is expected to need.
+    max_lag: steps that generation may run ahead of training. 0 is on-policy; with 1 the batch of the next step is
+        generated while the learner works on this one, by weights one step older.
+    in_flight_updates: with max_lag above 0, exchange weights while responses are being generated, which go on under
+        the new ones; otherwise new weights wait until a batch is complete.
     """
 
     num_prompts: int = 512
     num_samples: int = 16
-    prompts_per_round: int | None = None
+    max_in_flight: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
     max_tokens: int = 4096
+    max_lag: int = 0
+    in_flight_updates: bool = False
 
     def __post_init__(self) -> None:
         require(self.num_prompts >= 1, f"rollout.num_prompts must be >= 1, got {self.num_prompts}")
@@ -35,8 +40,13 @@ class RolloutConfig:
         require(self.top_k == -1 or self.top_k >= 1, f"rollout.top_k must be -1 (off) or >= 1, got {self.top_k}")
         require(self.max_tokens >= 1, f"rollout.max_tokens must be >= 1, got {self.max_tokens}")
         require(
-            self.prompts_per_round is None or self.prompts_per_round >= 1,
-            f"rollout.prompts_per_round must be >= 1 or null, got {self.prompts_per_round}",
+            self.max_in_flight is None or self.max_in_flight >= 1,
+            f"rollout.max_in_flight must be >= 1 or null, got {self.max_in_flight}",
+        )
+        require(self.max_lag >= 0, f"rollout.max_lag must be >= 0, got {self.max_lag}")
+        require(
+            self.max_lag > 0 or not self.in_flight_updates,
+            "rollout.in_flight_updates needs rollout.max_lag > 0: on-policy, nothing is in flight when weights change",
         )
 
 
