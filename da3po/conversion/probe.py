@@ -74,16 +74,12 @@ def transformers_logprobs(model_dir: Path, probe: Probe) -> Tensor:
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
     spec = read_model_spec(model_dir)
     layers = [f"model.layers.{number}" for number in range(spec.num_layers)]
-    with CheckpointReader(model_dir) as reader:
-        stream_weights(model, ["model.embed_tokens", *layers, "model.norm", "lm_head"], _weights(reader, spec))
-        ids = torch.tensor([probe.input_ids])
-        # A mask, since transformers takes positions that jump for the seams of packed sequences.
-        logits = model(
-            ids,
-            position_ids=torch.tensor([probe.position_ids]),
-            attention_mask=torch.ones_like(ids),
-            use_cache=False,
-        ).logits[0]
+    read = _weights(CheckpointReader(model_dir), spec)
+    stream_weights(model, ["model.embed_tokens", *layers, "model.norm", "lm_head"], read)
+    ids = torch.tensor([probe.input_ids])
+    positions = torch.tensor([probe.position_ids])
+    # A mask, since transformers takes positions that jump for the seams of packed sequences.
+    logits = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
     return logits.float().log_softmax(-1).gather(1, torch.tensor(probe.labels).T).T
 
 

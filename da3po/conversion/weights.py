@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from da3po.config.schema import ConfigError
-from da3po.models.checkpoint_names import FORMAT, Place, place_in_checkpoint
-from da3po.models.distributed_io import DistributedReader, write_distributed
+from da3po.models.checkpoint_names import FORMAT, place_in_checkpoint
+from da3po.models.distributed_io import DistributedReader, Piece, write_distributed
 from da3po.models.families import hf_shapes, owned_weights, whole_model
 from da3po.models.hf_config import ModelSpec
 from da3po.models.safetensors_io import CheckpointReader, plan_files, write_file, write_index
@@ -29,10 +29,16 @@ def export_weights(checkpoint: Path, spec: ModelSpec, target: Path, dtype: torch
 
 
 def stream_checkpoint(reader: DistributedReader, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
-    """(HF name, tensor) of everything in a checkpoint, in the table's order."""
+    """(HF name, tensor) of everything in a checkpoint, in the table's order; mapped where that is possible."""
     for weight in owned_weights(spec, whole_model(spec)):
-        fused = reader.read(place_in_checkpoint(weight.megatron))
-        yield from zip(weight.hf, weight.layout.join([fused]), strict=True)
+        place = place_in_checkpoint(weight.megatron)
+        if not weight.layout.is_stack:
+            yield from zip(weight.hf, weight.layout.join([reader.read(place)]), strict=True)
+            continue
+        first = 0
+        for name, shape in weight.hf.items():
+            yield name, reader.read(place, rows=(first, first + shape[0]))
+            first += shape[0]
 
 
 def import_weights(model_dir: Path, spec: ModelSpec, target: Path) -> None:
@@ -41,9 +47,9 @@ def import_weights(model_dir: Path, spec: ModelSpec, target: Path) -> None:
     Raises:
         ConfigError: the directory has no safetensors files, or not the tensors that its config asks for.
     """
-    with open_model(model_dir) as reader:
-        check_names(spec, reader.names(), model_dir)
-        write_distributed(target, _fused(reader, spec), {"format": FORMAT, "layout": None, "num_skipped_in_a_row": 0})
+    reader = open_model(model_dir)
+    check_names(spec, reader.names(), model_dir)
+    write_distributed(target, _pieces(reader, spec), {"format": FORMAT, "layout": None, "num_skipped_in_a_row": 0})
 
 
 def open_model(model_dir: Path) -> CheckpointReader:
@@ -72,7 +78,19 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + rest
 
 
-def _fused(reader: CheckpointReader, spec: ModelSpec) -> Iterator[tuple[Place, int, Tensor]]:
+def _pieces(reader: CheckpointReader, spec: ModelSpec) -> Iterator[Piece]:
     for weight in owned_weights(spec, whole_model(spec)):
         parts = [reader.read(name, shape) for name, shape in weight.hf.items()]
-        yield place_in_checkpoint(weight.megatron), spec.num_layers, weight.layout.shard(parts, 0, 1)
+        if not weight.layout.is_stack:
+            parts = [weight.layout.shard(parts, 0, 1)]
+        num_rows = sum(len(part) for part in parts)
+        first = 0
+        for part in parts:
+            yield Piece(
+                place=place_in_checkpoint(weight.megatron),
+                num_layers=spec.num_layers,
+                first_row=first,
+                num_rows=num_rows,
+                tensor=part,
+            )
+            first += len(part)

@@ -5,12 +5,13 @@ Without a process group, one tensor at a time: a reader holds what was asked for
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -22,7 +23,9 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+from torch.serialization import get_crc32_options, set_crc32_options
 
+from da3po.models.archive import map_saved_tensor
 from da3po.models.checkpoint_names import Place
 
 METADATA = ".metadata"
@@ -90,60 +93,119 @@ class DistributedReader:
     def dtype(self, place: Place) -> torch.dtype:
         return self._entry(place).properties.dtype
 
-    def read(self, place: Place) -> Tensor:
-        """One tensor, on the CPU, as it is stored; assembled from the pieces that ranks wrote."""
+    def read(self, place: Place, rows: tuple[int, int] | None = None) -> Tensor:
+        """One tensor, or rows [first, end) of it, on the CPU, as it is stored.
+
+        If one rank wrote all of it, the file is mapped and nothing is copied; else it is assembled from their pieces.
+        """
         entry = self._entry(place)
-        pieces = [chunk for chunk in entry.chunks if _holds(chunk, place)]
-        shape = self.shape(place)
-        if len(pieces) == 1 and _own_sizes(pieces[0], place) == shape:
-            return self._read_piece(place, pieces[0])
-        whole = torch.empty(shape, dtype=entry.properties.dtype)
-        num_filled = 0
-        for piece in pieces:
-            tensor = self._read_piece(place, piece)
-            starts = piece.offsets if place.layer is None else piece.offsets[1:]
-            whole[tuple(slice(start, start + size) for start, size in zip(starts, tensor.shape, strict=True))] = tensor
-            num_filled += tensor.numel()
+        box = _Box.of(self.shape(place), place.layer, rows)
+        overlaps = [(piece, box.overlap(piece)) for piece in entry.chunks]
+        pieces = [(piece, shared) for piece, shared in overlaps if shared is not None]
+        if len(pieces) == 1 and pieces[0][1].shape == box.shape:
+            return self._read_piece(place, pieces[0][0], box).reshape(box.own_shape(place))
+        whole = torch.empty(box.shape, dtype=entry.properties.dtype)
+        for piece, shared in pieces:
+            whole[shared.within(box.starts)] = self._read_piece(place, piece, shared)
+        num_filled = sum(torch.Size(shared.shape).numel() for _, shared in pieces)
         if num_filled != whole.numel():
             raise ValueError(f"{self._path}: pieces of {place.name} hold {num_filled} of its {whole.numel()} values")
-        return whole
+        return whole.reshape(box.own_shape(place))
 
     def _entry(self, place: Place) -> TensorStorageMetadata:
         if place.name not in self._tensors:
             raise ValueError(f"{self._path} has no tensor {place.name}")
         return self._tensors[place.name]
 
-    def _read_piece(self, place: Place, piece: ChunkStorageMetadata) -> Tensor:
+    def _read_piece(self, place: Place, piece: ChunkStorageMetadata, box: _Box) -> Tensor:
+        """What a piece holds of a box that lies in it."""
         stored = self._places[MetadataIndex(place.name, piece.offsets)]
-        with (self._path / stored.relative_path).open("rb", buffering=0) as file:
-            piece_file = cast(BinaryIO, _Slice(file, stored.offset, stored.length))
-            tensor: Tensor = torch.load(piece_file, weights_only=True)
+        tensor = map_saved_tensor(self._path / stored.relative_path, stored.offset, stored.length)
         if tuple(tensor.shape) != tuple(piece.sizes):
             raise ValueError(
                 f"{self._path}: a piece of {place.name} has shape {tuple(tensor.shape)}, not {piece.sizes}"
             )
-        return tensor if place.layer is None else tensor[place.layer - piece.offsets[0]]
+        return tensor[box.within(tuple(piece.offsets))]
 
 
-def write_distributed(path: Path, tensors: Iterable[tuple[Place, int, Tensor]], common: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A block of a tensor: along each axis, [start, end)."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @staticmethod
+    def of(shape: tuple[int, ...], layer: int | None, rows: tuple[int, int] | None) -> _Box:
+        """Rows of a layer, or of a tensor without layers, of that shape."""
+        first, end = rows or (0, shape[0])
+        starts, ends = (first, *[0] * (len(shape) - 1)), (end, *shape[1:])
+        return _Box(starts, ends) if layer is None else _Box((layer, *starts), (layer + 1, *ends))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(end - start for start, end in zip(self.starts, self.ends, strict=True))
+
+    def own_shape(self, place: Place) -> tuple[int, ...]:
+        """Without the axis of layers."""
+        return self.shape if place.layer is None else self.shape[1:]
+
+    def overlap(self, piece: ChunkStorageMetadata) -> _Box | None:
+        bounds = zip(self.starts, self.ends, piece.offsets, piece.sizes, strict=True)
+        edges = [(max(start, offset), min(end, offset + size)) for start, end, offset, size in bounds]
+        if any(start >= end for start, end in edges):
+            return None
+        return _Box(tuple(start for start, _ in edges), tuple(end for _, end in edges))
+
+    def within(self, origin: tuple[int, ...]) -> tuple[slice, ...]:
+        """As an index into a tensor whose first element is at `origin`."""
+        bounds = zip(self.starts, self.ends, origin, strict=True)
+        return tuple(slice(start - zero, end - zero) for start, end, zero in bounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Rows of a tensor to write, from `first_row` of `num_rows` in all.
+
+    num_layers: how many are stacked where it belongs; of no meaning without a layer.
+    """
+
+    place: Place
+    num_layers: int
+    first_row: int
+    num_rows: int
+    tensor: Tensor
+
+    def entry(self) -> TensorStorageMetadata:
+        """Of the tensor that it is a piece of, without any pieces."""
+        layers = () if self.place.layer is None else (self.num_layers,)
+        size = torch.Size((*layers, self.num_rows, *self.tensor.shape[1:]))
+        return TensorStorageMetadata(properties=TensorProperties(dtype=self.tensor.dtype), size=size, chunks=[])
+
+    def chunk(self) -> ChunkStorageMetadata:
+        rest = [0] * (self.tensor.dim() - 1)
+        if self.place.layer is None:
+            return ChunkStorageMetadata(offsets=torch.Size([self.first_row, *rest]), sizes=self.tensor.shape)
+        return ChunkStorageMetadata(
+            offsets=torch.Size([self.place.layer, self.first_row, *rest]), sizes=torch.Size([1, *self.tensor.shape])
+        )
+
+
+def write_distributed(path: Path, pieces: Iterable[Piece], common: Mapping[str, Any]) -> None:
     """Write a checkpoint of weights alone into `path`, an existing directory.
 
-    tensors: where each belongs, the number of layers that are stacked there (of no meaning without a layer), and it.
     common: what Megatron keeps beside tensors.
     """
     entries: dict[str, TensorStorageMetadata] = {}
     places: dict[MetadataIndex, _StorageInfo] = {}
     name = "__0_0.distcp"
-    with (path / name).open("wb") as file:
-        for place, num_layers, tensor in tensors:
-            chunk, size = _chunk(place, num_layers, tensor)
-            entry = entries.setdefault(
-                place.name,
-                TensorStorageMetadata(properties=TensorProperties(dtype=tensor.dtype), size=size, chunks=[]),
-            )
+    with (path / name).open("wb") as file, _no_checksums():
+        for piece in pieces:
+            entry = entries.setdefault(piece.place.name, piece.entry())
+            chunk = piece.chunk()
             start = file.tell()
-            torch.save(_alone(tensor.reshape(chunk.sizes)), file)
-            index = MetadataIndex(place.name, chunk.offsets, len(entry.chunks))
+            torch.save(_alone(piece.tensor.reshape(chunk.sizes)), file)
+            index = MetadataIndex(piece.place.name, chunk.offsets, len(entry.chunks))
             places[index] = _StorageInfo(name, start, file.tell() - start)
             entry.chunks.append(chunk)
     torch.save(dict(common), path / COMMON)
@@ -154,28 +216,21 @@ def write_distributed(path: Path, tensors: Iterable[tuple[Place, int, Tensor]], 
     (path / METADATA).write_bytes(pickle.dumps(Metadata(state_dict_metadata=dict(entries), storage_data=places)))
 
 
-def _chunk(place: Place, num_layers: int, tensor: Tensor) -> tuple[ChunkStorageMetadata, torch.Size]:
-    """Where a tensor lies in the one that it is stacked into, and that one's size."""
-    if place.layer is None:
-        return ChunkStorageMetadata(offsets=torch.Size([0] * tensor.dim()), sizes=tensor.shape), tensor.shape
-    offsets = torch.Size([place.layer, *[0] * tensor.dim()])
-    return ChunkStorageMetadata(offsets=offsets, sizes=torch.Size([1, *tensor.shape])), torch.Size(
-        [num_layers, *tensor.shape]
-    )
+@contextmanager
+def _no_checksums() -> Iterator[None]:
+    """torch.save's CRC-32 takes longer than the writing; a checkpoint's manifest has better ones."""
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
 
 
 def _alone(tensor: Tensor) -> Tensor:
     """The tensor in storage of its own: torch.save writes the whole storage that a view is of."""
     tensor = tensor.contiguous()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-
-
-def _holds(chunk: ChunkStorageMetadata, place: Place) -> bool:
-    return place.layer is None or chunk.offsets[0] <= place.layer < chunk.offsets[0] + chunk.sizes[0]
-
-
-def _own_sizes(chunk: ChunkStorageMetadata, place: Place) -> tuple[int, ...]:
-    return tuple(chunk.sizes) if place.layer is None else tuple(chunk.sizes[1:])
 
 
 class _IndexUnpickler(pickle.Unpickler):
@@ -188,37 +243,3 @@ class _IndexUnpickler(pickle.Unpickler):
         if not is_dtype and (module, name) not in _INDEX_CLASSES:
             raise ValueError(f"{self._path / METADATA} asks for {module}.{name}, which no index of a checkpoint needs")
         return super().find_class(module, name)
-
-
-class _Slice(io.RawIOBase):
-    """Bytes [start, start + length) of an open file as a file of their own."""
-
-    def __init__(self, file: Any, start: int, length: int) -> None:
-        self._file = file
-        self._start = start
-        self._length = length
-        self._position = 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Fills as much of the buffer as there is; a plain read of a file may stop at 2 GiB."""
-        view = memoryview(buffer)[: max(0, self._length - self._position)]
-        self._file.seek(self._start + self._position)
-        num_read = 0
-        while num_read < len(view) and (got := self._file.readinto(view[num_read:])):
-            num_read += got
-        self._position += num_read
-        return num_read

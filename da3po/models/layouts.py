@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 
 class Layout(Protocol):
-    """split_axis: the axis of the parameter that the ranks share out; None if each has it whole."""
+    """split_axis: the axis of the parameter that the ranks share out; None if each has it whole.
+
+    is_stack: the whole parameter is the HF tensors one below the other, but for padding at its end.
+    """
 
     @property
     def split_axis(self) -> int | None: ...
+
+    @property
+    def is_stack(self) -> bool: ...
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         """The parameter of tensor-parallel rank `rank` of `size`, from whole HF tensors."""
@@ -37,6 +43,10 @@ class Replicated:
     @property
     def split_axis(self) -> None:
         return None
+
+    @property
+    def is_stack(self) -> bool:
+        return True
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         (whole,) = parts
@@ -56,6 +66,10 @@ class Split:
     def split_axis(self) -> int:
         return self.axis
 
+    @property
+    def is_stack(self) -> bool:
+        return True
+
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         (whole,) = parts
         return _piece(whole, self.axis, rank, size)
@@ -73,6 +87,10 @@ class VocabularyRows:
     @property
     def split_axis(self) -> int:
         return 0
+
+    @property
+    def is_stack(self) -> bool:
+        return True
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         (whole,) = parts
@@ -93,6 +111,10 @@ class GateUp:
     @property
     def split_axis(self) -> int:
         return 0
+
+    @property
+    def is_stack(self) -> bool:
+        return True
 
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         gate, up = parts
@@ -119,6 +141,10 @@ class QkvByGroup:
     def split_axis(self) -> int:
         return 0
 
+    @property
+    def is_stack(self) -> bool:
+        return False
+
     def shard(self, parts: Sequence[Tensor], rank: int, size: int) -> Tensor:
         by_group = [part.reshape(self.num_kv_heads, -1, *part.shape[1:]) for part in parts]
         return _piece(_cat(by_group, 1).flatten(0, 1), 0, rank, size)
@@ -137,9 +163,10 @@ def padded_vocab_size(vocab_size: int, tp: int) -> int:
 
 
 def _cat(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Of a single part, that part itself."""
     import torch
 
-    return torch.cat(tuple(parts), dim=axis)
+    return torch.cat(tuple(parts), dim=axis) if len(parts) > 1 else parts[0]
 
 
 def _piece(whole: Tensor, axis: int, rank: int, size: int) -> Tensor:

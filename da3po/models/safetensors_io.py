@@ -1,42 +1,41 @@
 """Read and write Hugging Face checkpoints: safetensors files, one or several with an index.
 
-Reading is lazy and writing is streamed, so neither holds more than one tensor. The writer is ours because the
-safetensors package writes a file from all of its tensors at once.
+Both are ours, so that neither holds more than one tensor: the safetensors package keeps what it has read of a file for
+as long as the file is open, and writes a file from all of its tensors at once.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
+
+from da3po.models.archive import map_tensor
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 DTYPE_CODES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
 class CheckpointReader:
-    """The tensors of a model directory by name. Use as a context manager; files open when first asked for."""
+    """The tensors of a model directory by name."""
 
     def __init__(self, model_dir: Path | str) -> None:
         """Errors: FileNotFoundError if the directory has neither model.safetensors nor an index."""
         self._dir = Path(model_dir)
-        self._files: dict[str, safe_open] = {}
-        self._stack = ExitStack()
+        self._headers: dict[str, _Header] = {}
         index = self._dir / INDEX
         if index.is_file():
             self._file_of: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         elif (self._dir / SINGLE).is_file():
-            self._file_of = dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
+            self._file_of = dict.fromkeys(self._header(SINGLE).entries, SINGLE)
         else:
             raise FileNotFoundError(f"{self._dir} has neither {SINGLE} nor {INDEX}")
 
@@ -44,26 +43,47 @@ class CheckpointReader:
         return frozenset(self._file_of)
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor, on the CPU, as it is stored. Errors: ValueError if it is missing or not of that shape."""
-        if name not in self._file_of:
+        """One tensor, on the CPU, as it is stored: mapped, not copied.
+
+        Errors: ValueError if it is missing, not of that shape, of a dtype that is no weight's, or cut off.
+        """
+        header = self._header(self._file_of[name]) if name in self._file_of else None
+        if header is None or name not in header.entries:
             raise ValueError(f"{self._dir} has no tensor {name}")
-        tensor: Tensor = self._open(self._file_of[name]).get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise ValueError(f"{self._dir}: {name} has shape {tuple(tensor.shape)}, config.json makes it {shape}")
-        return tensor
+        entry = header.entries[name]
+        if tuple(entry["shape"]) != shape:
+            raise ValueError(f"{self._dir}: {name} has shape {tuple(entry['shape'])}, config.json makes it {shape}")
+        if entry["dtype"] not in _DTYPES:
+            raise ValueError(f"{self._dir}: {name} is {entry['dtype']}; weights are {', '.join(_DTYPES)}")
+        return map_tensor(header.file, header.data_start + entry["data_offsets"][0], shape, _DTYPES[entry["dtype"]])
 
-    def _open(self, file: str) -> safe_open:
-        if file not in self._files:
-            self._files[file] = self._stack.enter_context(safe_open(self._dir / file, framework="pt"))
-        return self._files[file]
+    def _header(self, name: str) -> _Header:
+        if name not in self._headers:
+            self._headers[name] = _read_header(self._dir / name)
+        return self._headers[name]
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """entries: name -> dtype, shape, data_offsets of each tensor. data_start: byte that offsets count from."""
+
+    file: Path
+    entries: Mapping[str, Mapping[str, Any]]
+    data_start: int
+
+
+def _read_header(file: Path) -> _Header:
+    """Errors: ValueError if the file does not begin as a safetensors file does."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        try:
+            entries = json.loads(stream.read(length)) if 0 < length < file.stat().st_size else None
+        except ValueError:
+            entries = None
+    if not isinstance(entries, dict):
+        raise ValueError(f"{file} is no safetensors file, or is cut off")
+    entries.pop("__metadata__", None)
+    return _Header(file=file, entries=entries, data_start=8 + length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

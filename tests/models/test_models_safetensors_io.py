@@ -51,9 +51,9 @@ def test_several_files_have_an_index(tmp_path: Path) -> None:
     index = json.loads((tmp_path / INDEX).read_text())
     assert index["metadata"]["total_size"] == 84
     assert index["weight_map"] == {"embed": names[0], "norm": names[0], "head": names[1]}
-    with CheckpointReader(tmp_path) as reader:
-        assert reader.names() == TENSORS.keys()
-        assert all(torch.equal(reader.read(name, SHAPES[name]), tensor) for name, tensor in TENSORS.items())
+    reader = CheckpointReader(tmp_path)
+    assert reader.names() == TENSORS.keys()
+    assert all(torch.equal(reader.read(name, SHAPES[name]), tensor) for name, tensor in TENSORS.items())
 
 
 def test_a_tensor_above_the_limit_has_a_file_of_its_own() -> None:
@@ -76,8 +76,24 @@ def test_reader_names_what_is_missing_or_of_another_shape(tmp_path: Path) -> Non
     with pytest.raises(FileNotFoundError, match="has neither"):
         CheckpointReader(tmp_path)
     save_file(TENSORS, tmp_path / SINGLE)
-    with CheckpointReader(tmp_path) as reader:
-        with pytest.raises(ValueError, match="no tensor bias"):
-            reader.read("bias", (3,))
-        with pytest.raises(ValueError, match=r"norm has shape \(3,\), config.json makes it \(4,\)"):
-            reader.read("norm", (4,))
+    reader = CheckpointReader(tmp_path)
+    with pytest.raises(ValueError, match="no tensor bias"):
+        reader.read("bias", (3,))
+    with pytest.raises(ValueError, match=r"norm has shape \(3,\), config.json makes it \(4,\)"):
+        reader.read("norm", (4,))
+
+
+def test_a_file_that_is_cut_off_or_holds_other_numbers_is_refused(tmp_path: Path) -> None:
+    save_file(TENSORS, tmp_path / SINGLE)
+    whole = (tmp_path / SINGLE).read_bytes()
+    (tmp_path / SINGLE).write_bytes(whole[:-4])
+    reader = CheckpointReader(tmp_path)
+    last = max(TENSORS, key=lambda name: reader._header(SINGLE).entries[name]["data_offsets"][1])
+    with pytest.raises(ValueError, match="cut off"):
+        reader.read(last, SHAPES[last])
+    (tmp_path / SINGLE).write_bytes(whole[:20])
+    with pytest.raises(ValueError, match="no safetensors file, or is cut off"):
+        CheckpointReader(tmp_path)
+    save_file({"norm": torch.ones(3, dtype=torch.int8)}, tmp_path / SINGLE)
+    with pytest.raises(ValueError, match="norm is I8; weights are F32, BF16, F16"):
+        CheckpointReader(tmp_path).read("norm", (3,))

@@ -19,12 +19,12 @@ def load_hf(model: PolicyModel, model_dir: str) -> None:
     """Fill every parameter of this rank's model. Errors: ValueError if the model and the table differ in parameters."""
     parameters = dict(model.named_parameters())
     rank, size = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
-    with CheckpointReader(model_dir) as reader:
-        for weight in stage_weights(model.spec, model.stage()):
-            parameter = _take(parameters, model, weight)
-            parts = [reader.read(name, shape) for name, shape in weight.hf.items()]
-            parameter.copy_(weight.layout.shard(parts, rank, size))
-            _mark_split(parameter, weight.layout.split_axis)
+    reader = CheckpointReader(model_dir)
+    for weight in stage_weights(model.spec, model.stage()):
+        parameter = _take(parameters, model, weight)
+        parts = [reader.read(name, shape) for name, shape in weight.hf.items()]
+        parameter.copy_(weight.layout.shard(parts, rank, size))
+        _mark_split(parameter, weight.layout.split_axis)
     if parameters:
         raise ValueError(f"the model has parameters that its family's table does not name: {sorted(parameters)}")
 
