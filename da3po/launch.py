@@ -15,6 +15,7 @@ from da3po.cluster.workers import RankGroup, Worker, WorkerSpec
 from da3po.config.rules import longest_sequence
 from da3po.config.schema import Config, ConfigError
 from da3po.engine.pool import EnginePool
+from da3po.engine.recovery import Recovery
 from da3po.engine.remote import RemoteEngine
 from da3po.engine.spec import EngineSpec
 from da3po.learner.client import RemoteLearner, start_learner
@@ -77,36 +78,57 @@ class Engines:
             training: whether they sample rollouts too, which may be longer than evaluations.
             placement: their slots; without it anywhere.
         """
-        engine = config.engine
-        threads = engine.num_threads or max(1, platform.num_cores // (engine.num_engines * engine.tp))
-        self._engines = []
-        for index in range(engine.num_engines):
-            spec = EngineSpec(
-                model_path=str(model),
-                config=engine,
-                max_model_len=engine.max_model_len or longest_sequence(config, training=training),
-                seed=config.run.seed,
-                device=platform.device,
-                engine_index=index,
-                sync=config.sync,
-                num_threads=threads,
-            )
-            worker = WorkerSpec(
-                name=f"engine-{index}",
-                entry="da3po.engine.vllm.engine:VllmEngine",
-                args=(spec,),
-                env=thread_limits(threads),
-                slot=placement.engines[index] if placement else Slot(),
-            )
-            self._engines.append(RemoteEngine(Worker(worker, logs, concurrent=True)))
-        self.pool = EnginePool(self._engines, workers_per_engine=engine.tp)
+        self._config = config
+        self._platform = platform
+        self._model = model
+        self._logs = logs
+        self._placement = placement
+        self._max_model_len = config.engine.max_model_len or longest_sequence(config, training=training)
+        self._engines = [self._engine(index) for index in range(config.engine.num_engines)]
+        recovery = Recovery(self._start_again, config.engine, config.cluster.start_timeout)
+        in_flight = training and config.rollout.in_flight_updates
+        self.pool = EnginePool(self._engines, config.engine, recovery=recovery, in_flight_updates=in_flight)
 
     async def start(self) -> None:
         """Load the model in every engine."""
         await asyncio.gather(*(engine.start() for engine in self._engines))
 
     async def close(self) -> None:
-        await close_within(CLOSE_SECONDS, [engine.close for engine in self._engines])
+        await close_within(CLOSE_SECONDS, [self.pool.close])
+
+    def _engine(self, index: int) -> RemoteEngine:
+        """A process for the engine of that index; its log goes on where that of the one before it ended."""
+        config = self._config
+        num_cores, num_engines = self._platform.num_cores, config.engine.num_engines
+        threads = config.engine.num_threads or max(1, num_cores // (num_engines * config.engine.tp))
+        spec = EngineSpec(
+            model_path=str(self._model),
+            config=config.engine,
+            max_model_len=self._max_model_len,
+            seed=config.run.seed,
+            device=self._platform.device,
+            engine_index=index,
+            sync=config.sync,
+            num_threads=threads,
+            in_flight_updates=config.rollout.in_flight_updates,
+        )
+        worker = WorkerSpec(
+            name=f"engine-{index}",
+            entry="da3po.engine.vllm.engine:VllmEngine",
+            args=(spec,),
+            env=thread_limits(threads),
+            slot=self._placement.engines[index] if self._placement else Slot(),
+        )
+        return RemoteEngine(Worker(worker, self._logs, concurrent=True))
+
+    async def _start_again(self, index: int) -> RemoteEngine:
+        engine = self._engine(index)
+        try:
+            await engine.start()
+        except BaseException:
+            engine.kill()
+            raise
+        return engine
 
 
 class Ranks:

@@ -32,7 +32,7 @@ from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
 from da3po.forecast import dry_run
-from da3po.launch import Engines, Ranks, check_length, num_gpus
+from da3po.launch import Engines, Ranks, check_length, num_gpus, reserve
 from da3po.learner.client import RemoteLearner
 from da3po.learner.megatron.fields import check_device_fields, check_fields
 from da3po.learner.megatron.precision import check_device
@@ -61,7 +61,7 @@ from da3po.runtime.logs import set_up_logging
 from da3po.runtime.platform import Platform, resolve
 from da3po.runtime.recorder import Recorder, build_recorder
 from da3po.sync import SyncError
-from da3po.sync.publish import WeightPublisher
+from da3po.sync.publish import PublishedLearner, WeightPublisher
 from da3po.types import Prompt, StepStats
 
 logger = logging.getLogger(__name__)
@@ -151,12 +151,16 @@ async def _run(
         stack.callback(recorder.close)
         graders = GraderPool(config.reward)
         stack.callback(graders.close)
-        engines = Engines(config, prepared.platform, prepared.model, run_dir.logs, training=True)
+        placement = await reserve(config, prepared.platform, prepared.model, run_dir.logs, training=True)
+        stack.callback(placement.release)
+        engines = Engines(
+            config, prepared.platform, prepared.model, run_dir.logs, training=True, placement=placement
+        )
         stack.push_async_callback(engines.close)
-        ranks = Ranks(config, prepared.platform, prepared.model, run_dir.logs)
+        ranks = Ranks(config, prepared.platform, prepared.model, run_dir.logs, placement)
         stack.push_async_callback(ranks.close)
 
-        recorder.event("starting learner and engines ...")
+        recorder.event(f"starting learner and engines: {placement} ...")
         learner = await interruption.cut_short(_started(config, ranks, engines))
 
         rollouts = RolloutPipeline(build_collector(config, prepared.train, engines, graders), config.rollout.max_lag)
@@ -171,7 +175,7 @@ async def _run(
             last_step=config.train.steps,
             rollouts=CutShortRollouts(rollouts, interruption),
             packer=build_packer(config),
-            learner=learner,
+            learner=PublishedLearner(learner, weights),
             gate=MismatchGate(config.mismatch),
             weights=weights if config.rollout.in_flight_updates else PublishBetweenBatches(weights, rollouts),
             evaluator=CutShortEvaluator(evaluator, interruption),
@@ -191,10 +195,9 @@ async def _run(
 
 
 async def _started(config: Config, ranks: Ranks, engines: Engines) -> RemoteLearner:
-    """Learner and engines, up and joined by the weight channel."""
+    """Learner and engines, up."""
     starts = [ranks.start(), engines.start()]
     learner, _ = await start_within(config.cluster.start_timeout, "learner and engines", starts)
-    await engines.pool.open_channel(await learner.open_channel(engines.pool.num_receivers))
     return learner
 
 

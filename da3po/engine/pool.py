@@ -3,131 +3,113 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
+from da3po.config.schema import EngineConfig
+from da3po.engine.audience import Audience
+from da3po.engine.dispatch import Dispatch
+from da3po.engine.member import Member
 from da3po.engine.protocol import Engine, EngineError
-from da3po.types import GroupRequest, GroupResult, WeightManifest
-
-FIRST_VERSION = 0
-T = TypeVar("T")
+from da3po.engine.recovery import Recovery
+from da3po.engine.roster import Roster
+from da3po.types import GroupRequest, GroupResult
 
 
 class EnginePool:
-    """Spreads groups over engines and keeps the engines on one version of the weights.
+    """Spreads groups over engines, keeps the engines on one version of the weights, and replaces those it loses.
 
-    All samples of a prompt go to one engine, which computes the prompt once. An error of any engine ends the call with
-    an EngineError that names the engine.
+    All samples of a prompt go to one engine, which computes the prompt once. An engine that raises, dies, hangs or
+    answers nonsense is lost: what it owes goes to the others, and a new engine takes its place as soon as it holds the
+    weights of the others. Samples have seeds of their own, so they do not depend on which engine draws them.
     """
 
-    def __init__(self, engines: Sequence[Engine], *, workers_per_engine: int = 1) -> None:
-        """Args: workers_per_engine: tensor-parallel workers of each engine; every one of them receives weights."""
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        config: EngineConfig | None = None,
+        *,
+        recovery: Recovery | None = None,
+        in_flight_updates: bool = False,
+    ) -> None:
+        """
+        Args:
+            config: `tp` (every worker of an engine receives weights), and how engines are watched.
+            recovery: replaces engines; without it an engine that is lost stays lost.
+            in_flight_updates: engines take weights with samples in flight; otherwise a publication waits for them.
+        """
         if not engines:
             raise ValueError("a pool needs at least one engine")
-        self._engines = tuple(engines)
-        self._versions: list[int | None] = [FIRST_VERSION] * len(engines)  # None: not whole
-        self._num_in_flight = [0] * len(engines)  # samples
-        self.num_receivers = len(engines) * workers_per_engine
+        self._config = config or EngineConfig(num_engines=len(engines))
+        self._roster = Roster(engines, self._config, recovery)
+        self._in_flight_updates = in_flight_updates
+
+    @property
+    def num_aborted_tokens(self) -> int:
+        """Response tokens, so far, that the engines here now drew for groups that nobody waited for to the end."""
+        return sum(member.engine.num_aborted_tokens for member in self._roster.members.values())
 
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
-        """Sample every group and yield each as it completes. Leaving early aborts the rest.
+        """Sample every group and yield each as it completes, once. Leaving early aborts the rest.
 
-        The same requests to an idle pool go to the same engines, in the same order.
-        Raises EngineError if the engines do not all hold the same, whole weights.
+        The same requests to an idle pool of the same engines go to the same engines, in the same order. Requests wait
+        while weights are published, and while fewer than `engine.min_engines` engines hold the present weights.
+        Raises EngineError if there will not be enough engines again, and RequestError for one that none can serve.
         """
-        self._check_versions()
-        arrived: asyncio.Queue[GroupResult | EngineError] = asyncio.Queue()
-        relays = [
-            asyncio.create_task(self._relay(index, share, arrived))
-            for index, share in enumerate(self._assign(requests))
-            if share
-        ]
+        dispatch = Dispatch(requests, self._roster)
+        running = asyncio.create_task(dispatch.run())
         try:
             for _ in requests:
-                result = await arrived.get()
-                if isinstance(result, EngineError):
+                result = await dispatch.arrived.get()
+                if isinstance(result, Exception):
                     raise result
                 yield result
         finally:
-            for relay in relays:
-                relay.cancel()
-            await asyncio.gather(*relays, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
-    async def open_channel(self, address: str) -> None:
-        """Let every engine join the weight channel at `address`, as the receiver of its own index."""
-        await self._on_all("open_channel", [engine.open_channel(address, i) for i, engine in enumerate(self._engines)])
+    def when_new(self, ask_for_weights: Callable[[], Awaitable[None]]) -> None:
+        """Name the one that brings the present weights to engines that have just started."""
+        self._roster.when_new(ask_for_weights)
 
-    async def receive(self, version: int) -> list[WeightManifest]:
-        """Let every engine take one full set of weights; return what each took, in the order of the engines.
+    @asynccontextmanager
+    async def everyone(self) -> AsyncIterator[Audience]:
+        """All engines, once they may take weights; no request goes out before the end of the context.
 
-        After an error the pool refuses to generate until every engine has taken a whole set.
+        Raises EngineError if there will not be enough engines again.
         """
-        self._versions = [None] * len(self._engines)
-        manifests = await self._on_all("receive", [engine.receive(version) for engine in self._engines])
-        self._versions = [manifest.version for manifest in manifests]
-        return manifests
+        self._roster.num_publications += 1
+        try:
+            yield self._audience(await self._roster.may_receive(idle=not self._in_flight_updates))
+        finally:
+            self._roster.num_publications -= 1
+            self._roster.changed.ring()
+
+    @asynccontextmanager
+    async def newcomers(self) -> AsyncIterator[Audience]:
+        """Engines that hold no whole weights; the others generate on."""
+        yield self._audience(self._roster.newcomers())
+
+    @property
+    def starving(self) -> bool:
+        """Too few engines hold the present weights to generate."""
+        return self._roster.starving
+
+    def health(self) -> dict[str, float]:
+        """Engines here now, and engines lost so far, as metrics."""
+        return {
+            "engine/num_engines": float(len(self._roster.members)),
+            "engine/num_lost": float(self._roster.num_lost),
+        }
 
     async def close(self) -> None:
         """Close every engine, also after one failed to; then raise the first error."""
-        outcomes = await asyncio.gather(*(engine.close() for engine in self._engines), return_exceptions=True)
-        for index, outcome in enumerate(outcomes):
+        await self._roster.stop()
+        members = list(self._roster.members.values())
+        outcomes = await asyncio.gather(*(member.engine.close() for member in members), return_exceptions=True)
+        for member, outcome in zip(members, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                raise _named(index, "close", outcome) from outcome
+                raise EngineError(f"engine {member.index}: close failed: {outcome}") from outcome
 
-    def _check_versions(self) -> None:
-        if None in self._versions or len(set(self._versions)) > 1:
-            held = ", ".join(f"engine {i}: {'not whole' if v is None else v}" for i, v in enumerate(self._versions))
-            raise EngineError(f"the engines hold different weights ({held}); publish again before generating")
-
-    def _assign(self, requests: Sequence[GroupRequest]) -> list[list[GroupRequest]]:
-        """Each request to the engine with the fewest samples in flight, the first of equals."""
-        shares: list[list[GroupRequest]] = [[] for _ in self._engines]
-        load = list(self._num_in_flight)
-        for request in requests:
-            index = load.index(min(load))
-            shares[index].append(request)
-            load[index] += len(request.seeds)
-        return shares
-
-    async def _relay(
-        self, index: int, share: Sequence[GroupRequest], arrived: asyncio.Queue[GroupResult | EngineError]
-    ) -> None:
-        """Pass on what one engine yields, or its error."""
-        left = {request.key: len(request.seeds) for request in share}
-        self._num_in_flight[index] += sum(left.values())
-        try:
-            async for result in self._engines[index].generate(share):
-                self._num_in_flight[index] -= left.pop(result.key)
-                arrived.put_nowait(result)
-            if left:
-                raise EngineError(f"engine {index} ended without the groups {sorted(left)}")
-        except Exception as error:  # noqa: BLE001 - any error of an engine is the pool's to report
-            arrived.put_nowait(_named(index, "generate", error))
-        finally:
-            self._num_in_flight[index] -= sum(left.values())
-
-    async def _on_all(self, what: str, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Results in order; the first failure at once, whatever the other engines are still waiting for."""
-
-        async def one(index: int, call: Coroutine[Any, Any, T]) -> T:
-            try:
-                return await call
-            except Exception as error:
-                raise _named(index, what, error) from error
-
-        tasks = [asyncio.create_task(one(index, call)) for index, call in enumerate(calls)]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _named(index: int, what: str, error: Exception) -> EngineError:
-    """`error` as one that names the engine."""
-    if isinstance(error, EngineError) and f"engine {index}" in str(error):
-        return error
-    named = EngineError(f"engine {index}: {what} failed: {type(error).__name__}: {error}")
-    named.__cause__ = error
-    return named
+    def _audience(self, members: Sequence[Member]) -> Audience:
+        return Audience(members, self._config.tp, self._roster)

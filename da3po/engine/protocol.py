@@ -35,8 +35,24 @@ class Engine(Protocol):
         """
         ...
 
+    async def heartbeat(self) -> int:
+        """Response tokens drawn since the start. Answered at once, also while a step runs or weights arrive."""
+        ...
+
     async def close(self) -> None: ...
+
+    def kill(self) -> None:
+        """End it at once, whatever it is doing; calls in progress fail."""
+        ...
 
 
 class EngineError(RuntimeError):
     """An engine failed; the message says which and why."""
+
+
+class EngineLost(EngineError):
+    """An engine is gone, hangs or answers nonsense: it will never serve again."""
+
+
+class RequestError(EngineError):
+    """A request that no engine can serve; the engine itself is well."""

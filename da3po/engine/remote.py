@@ -7,11 +7,15 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
+from da3po.engine.protocol import RequestError
 from da3po.types import GroupRequest, GroupResult, WeightManifest
 
 
 class WorkerHandle(Protocol):
-    """A process that hosts one object (see da3po.cluster.workers.Worker)."""
+    """A process that hosts one object (see da3po.cluster.workers.Worker).
+
+    Its errors have the exception that was raised there, if one was, as `cause`.
+    """
 
     name: str
 
@@ -42,6 +46,10 @@ class RemoteEngine:
             # The other process learns of it by a call alone: nobody there sees that this end has stopped listening.
             self.num_aborted_tokens += await self._worker.call("abort", call)
             raise
+        except Exception as error:
+            if isinstance(cause := getattr(error, "cause", None), RequestError):
+                raise cause from error
+            raise
 
     async def open_channel(self, address: str, rank: int) -> None:
         await self._worker.call("open_channel", address, rank)
@@ -49,9 +57,15 @@ class RemoteEngine:
     async def receive(self, version: int) -> WeightManifest:
         return await self._worker.call("receive", version)
 
+    async def heartbeat(self) -> int:
+        return await self._worker.call("heartbeat")
+
     async def close(self) -> None:
         """End the engine and its process."""
         try:
             await self._worker.call("close")
         finally:
             self._worker.kill()
+
+    def kill(self) -> None:
+        self._worker.kill()

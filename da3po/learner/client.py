@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from da3po.config.schema import ParallelConfig
 from da3po.learner.spec import LearnerSpec
+from da3po.sync import SyncError
 from da3po.types import BucketSum, MicroBatch, PackedStep, StepStats, WeightManifest
 
 
@@ -52,7 +53,13 @@ class RemoteLearner:
         return str(addresses[0])
 
     async def publish(self, version: int) -> WeightManifest:
-        sent: list[tuple[BucketSum, ...]] = await self._ranks.call_all("publish", version)
+        """Raises SyncError if a rank could not send, which leaves the learner as it was."""
+        try:
+            sent: list[tuple[BucketSum, ...]] = await self._ranks.call_all("publish", version)
+        except Exception as error:
+            if isinstance(getattr(error, "cause", None), SyncError):
+                raise SyncError(str(error)) from error
+            raise
         # Ranks are in the order of pipeline stages, and all but one of each stage have sent nothing.
         return WeightManifest(version=version, buckets=tuple(bucket for buckets in sent for bucket in buckets))
 

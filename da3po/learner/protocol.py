@@ -16,11 +16,11 @@ class Learner(Protocol):
         ...
 
     async def open_channel(self, num_receivers: int) -> str:
-        """Open the weight channel for so many engines; return the address that each must join."""
+        """Open the weight channel for so many receivers, in place of the last; return the address for each to join."""
         ...
 
     async def publish(self, version: int) -> WeightManifest:
-        """Send one full set of weights through the channel."""
+        """Send one full set of weights through the channel. Raises SyncError if that failed and can be done again."""
         ...
 
     async def save(self, path: Path) -> None:

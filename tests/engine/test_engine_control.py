@@ -75,7 +75,7 @@ class Outcome:
 def publication(answers: Mapping[str, list[Any]], reset_answer: Any = True) -> Outcome:
     """In the other process."""
     from da3po.engine.vllm import running
-    from da3po.engine.vllm.batch import Batch
+    from da3po.engine.vllm.batch import Batch, Pulse
 
     llm = StandIn(answers, reset_answer)
     with (
@@ -83,7 +83,7 @@ def publication(answers: Mapping[str, list[Any]], reset_answer: Any = True) -> O
         mock.patch.object(running, "engine_arguments"),
         mock.patch.object(running, "stop_token_ids", return_value=()),
     ):
-        engine = running.RunningEngine(SPEC)
+        engine = running.RunningEngine(SPEC, Pulse())
 
     def error_of(call: Any, *args: Any) -> str | None:
         try:

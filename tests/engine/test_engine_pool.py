@@ -1,157 +1,126 @@
+"""The pool while nothing goes wrong: who is asked for what, versions, publications, closing."""
+
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import pytest
+from engine_scripted import ScriptedEngine, answer, request
 
+from da3po.config.schema import EngineConfig
 from da3po.engine.pool import EnginePool
-from da3po.engine.protocol import EngineError
-from da3po.types import Completion, GroupRequest, GroupResult, SamplingParams, WeightManifest
-
-SAMPLING = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1, max_tokens=8)
-
-
-class FakeEngine:
-    """Answers at once, in order, after `delay` loop turns a group; notes what it was asked."""
-
-    def __init__(self, error: Exception | None = None, stop_after: int | None = None, hang: bool = False) -> None:
-        self.error = error
-        self.stop_after = stop_after
-        self.hang = hang
-        self.keys: list[int] = []
-        self.channel: tuple[str, int] | None = None
-        self.version_offset = 0
-        self.left_early = False
-        self.closed = False
-
-    async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
-        self.keys += [request.key for request in requests]
-        finished = False
-        try:
-            for request in requests[: self.stop_after]:
-                await asyncio.sleep(60 if self.hang else 0)
-                if self.error:
-                    raise self.error
-                yield GroupResult(key=request.key, completions=tuple(completion() for _ in request.seeds))
-            finished = True
-        finally:
-            self.left_early = not finished
-
-    async def open_channel(self, address: str, rank: int) -> None:
-        self.channel = (address, rank)
-
-    async def receive(self, version: int) -> WeightManifest:
-        if self.hang:
-            await asyncio.sleep(60)
-        if self.error:
-            raise self.error
-        return WeightManifest(version=version + self.version_offset, buckets=())
-
-    async def close(self) -> None:
-        self.closed = True
-        if self.error:
-            raise self.error
-
-
-def completion() -> Completion:
-    return Completion(token_ids=(1,), logprobs=(-1.0,), text="", finish="stop", weight_version=0)
-
-
-def request(key: int, num_samples: int = 2) -> GroupRequest:
-    return GroupRequest(key=key, prompt_ids=(1,), seeds=tuple(range(num_samples)), sampling=SAMPLING)
+from da3po.engine.protocol import EngineError, RequestError
+from da3po.types import GroupRequest, GroupResult
 
 
 async def collect(pool: EnginePool, requests: Sequence[GroupRequest]) -> list[GroupResult]:
     return [result async for result in pool.generate(requests)]
 
 
+async def give_weights(pool: EnginePool, version: int) -> None:
+    async with pool.everyone() as engines:
+        await engines.receive(version)
+        engines.confirm(version)
+
+
 async def test_every_group_comes_once_and_whole_from_one_engine() -> None:
-    engines = [FakeEngine(), FakeEngine(), FakeEngine()]
+    engines = [ScriptedEngine(), ScriptedEngine(), ScriptedEngine()]
     results = await collect(EnginePool(engines), [request(key) for key in range(7)])
     assert sorted(result.key for result in results) == list(range(7))
-    assert all(len(result.completions) == 2 for result in results)
+    assert all(result == answer(request(result.key), 0) for result in results)
     assert [engine.keys for engine in engines] == [[0, 3, 6], [1, 4], [2, 5]]
 
 
 async def test_load_is_counted_in_samples() -> None:
-    engines = [FakeEngine(), FakeEngine()]
+    engines = [ScriptedEngine(), ScriptedEngine()]
     await collect(EnginePool(engines), [request(0, 8), request(1), request(2), request(3), request(4), request(5)])
     assert [engine.keys for engine in engines] == [[0, 5], [1, 2, 3, 4]]
 
 
 async def test_calls_side_by_side_see_each_others_load_and_leave_none_behind() -> None:
-    engines = [FakeEngine(), FakeEngine()]
+    engines = [ScriptedEngine(seconds=0.02), ScriptedEngine()]
     pool = EnginePool(engines)
     async with aclosing(pool.generate([request(0, 4), request(1)])) as first:
         await anext(first)
         await collect(pool, [request(2), request(3)])
+    assert engines[1].keys == [1, 2, 3]
     await collect(pool, [request(4)])
     assert engines[0].keys[-1] == 4  # both idle again, so the first one takes it
 
 
-async def test_the_first_error_of_any_engine_ends_the_call_and_names_it() -> None:
-    engines = [FakeEngine(hang=True), FakeEngine(error=OSError("socket closed"))]
-    with pytest.raises(EngineError, match="engine 1: generate failed: OSError: socket closed"):
-        await asyncio.wait_for(collect(EnginePool(engines), [request(0), request(1)]), 5)
-    assert engines[0].left_early
-
-
-async def test_an_engine_that_names_itself_is_not_named_twice() -> None:
-    with pytest.raises(EngineError, match=r"^engine 0 died$"):
-        await collect(EnginePool([FakeEngine(error=EngineError("engine 0 died"))]), [request(0)])
-
-
-async def test_an_engine_that_ends_early_is_an_error() -> None:
-    with pytest.raises(EngineError, match=r"engine 0 ended without the groups \[1, 2\]"):
-        await collect(EnginePool([FakeEngine(stop_after=1)]), [request(0), request(1), request(2)])
-
-
 async def test_leaving_early_reaches_the_engines() -> None:
-    engines = [FakeEngine(), FakeEngine(hang=True)]
+    engines = [ScriptedEngine(), ScriptedEngine(seconds=60)]
     async with aclosing(EnginePool(engines).generate([request(0), request(1)])) as results:
         assert (await anext(results)).key == 0
     assert engines[1].left_early
 
 
 async def test_no_requests_are_no_results() -> None:
-    assert await collect(EnginePool([FakeEngine()]), []) == []
+    assert await collect(EnginePool([ScriptedEngine()]), []) == []
+
+
+async def test_a_request_that_no_engine_can_serve_ends_its_call_and_no_engine() -> None:
+    engine = ScriptedEngine()
+    engine.refusal = RequestError("request 0 may grow to 200 tokens")
+    pool = EnginePool([engine, ScriptedEngine()])
+    with pytest.raises(RequestError, match="may grow"):
+        await collect(pool, [request(0)])
+    assert pool.health() == {"engine/num_engines": 2.0, "engine/num_lost": 0.0}
 
 
 async def test_each_engine_joins_the_channel_under_its_own_number() -> None:
-    engines = [FakeEngine(), FakeEngine()]
-    pool = EnginePool(engines, workers_per_engine=4)
-    await pool.open_channel("127.0.0.1:1")
+    engines = [ScriptedEngine(), ScriptedEngine()]
+    pool = EnginePool(engines, EngineConfig(num_engines=2, tp=4))
+    async with pool.everyone() as audience:
+        await audience.open_channel("127.0.0.1:1")
+        assert audience.num_receivers == 8
     assert [engine.channel for engine in engines] == [("127.0.0.1:1", 0), ("127.0.0.1:1", 1)]
-    assert pool.num_receivers == 8
 
 
-async def test_one_version_on_all_engines_or_no_generation() -> None:
-    engines = [FakeEngine(), FakeEngine()]
-    pool = EnginePool(engines)
-    assert [manifest.version for manifest in await pool.receive(3)] == [3, 3]
-    engines[1].version_offset = -1
-    await pool.receive(4)
-    with pytest.raises(EngineError, match=r"different weights \(engine 0: 4, engine 1: 3\)"):
+async def test_weights_that_were_not_confirmed_are_not_generated_from() -> None:
+    pool = EnginePool([ScriptedEngine(), ScriptedEngine()])
+    await give_weights(pool, 3)
+    async with pool.everyone() as engines:
+        assert [manifest.version for manifest in await engines.receive(4)] == [4, 4]
+    with pytest.raises(EngineError, match=r"hold weights 3 \(engine 0: not whole, engine 1: not whole\)"):
         await collect(pool, [request(0)])
-    engines[1].version_offset = 0
-    await pool.receive(5)
-    assert len(await collect(pool, [request(0)])) == 1
+    await give_weights(pool, 5)
+    assert (await collect(pool, [request(0)])) == [answer(request(0), 5)]
 
 
-async def test_after_a_failed_publication_the_pool_refuses_at_once() -> None:
-    engines = [FakeEngine(hang=True), FakeEngine(error=RuntimeError("half-way"))]
+async def test_a_publication_waits_for_what_is_in_flight_and_new_requests_wait_for_it() -> None:
+    engines = [ScriptedEngine(seconds=0.05), ScriptedEngine(seconds=0.05)]
     pool = EnginePool(engines)
-    with pytest.raises(EngineError, match="engine 1: receive failed: RuntimeError: half-way"):
-        await asyncio.wait_for(pool.receive(1), 5)
-    with pytest.raises(EngineError, match="engine 0: not whole, engine 1: not whole"):
-        await collect(pool, [request(0)])
+    before = asyncio.create_task(collect(pool, [request(0), request(1)]))
+    await asyncio.sleep(0.01)
+    publishing = asyncio.create_task(give_weights(pool, 7))
+    await asyncio.sleep(0.01)
+    after = asyncio.create_task(collect(pool, [request(2)]))
+    versions = [{c.weight_version for r in await task for c in r.completions} for task in (before, after)]
+    await publishing
+    assert versions == [{0}, {7}]
+
+
+async def test_with_in_flight_updates_it_does_not_wait() -> None:
+    engine = ScriptedEngine()
+    pool = EnginePool([engine], in_flight_updates=True)
+    engine.stuck = True
+    generating = asyncio.create_task(collect(pool, [request(0), request(1)]))
+    await asyncio.sleep(0.01)
+    async with pool.everyone() as engines:
+        receiving = asyncio.create_task(engines.receive(1))
+        engine.stuck = False
+        await receiving
+        engines.confirm(1)
+    assert {c.weight_version for result in await generating for c in result.completions} <= {0, 1}
 
 
 async def test_close_reaches_every_engine_although_one_fails() -> None:
-    engines = [FakeEngine(error=RuntimeError("stuck")), FakeEngine()]
-    with pytest.raises(EngineError, match="engine 0: close failed: RuntimeError: stuck"):
+    engines = [ScriptedEngine(), ScriptedEngine()]
+    engines[0].error = RuntimeError("stuck")
+    with pytest.raises(EngineError, match="engine 0: close failed: stuck"):
         await EnginePool(engines).close()
     assert engines[1].closed
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from da3po.sync import SyncError
-from da3po.sync.publish import WeightPublisher
+from da3po.sync.publish import MAX_ATTEMPTS, WeightPublisher
 from da3po.types import BucketSum, WeightManifest
 
 BUCKETS = (
@@ -20,37 +21,16 @@ class Learner:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
-    async def publish(self, version: int) -> WeightManifest:
-        await asyncio.sleep(0)
-        if self.error:
-            raise self.error
-        return WeightManifest(version=version, buckets=BUCKETS)
+    async def open_channel(self, num_receivers: int) -> str:
+        return "127.0.0.1:1"
 
-
-class Engines:
-    def __init__(self, *buckets: Sequence[BucketSum], hang: bool = False, version: int | None = None) -> None:
-        self.buckets = buckets
-        self.hang = hang
-        self.version = version
-        self.cancelled = False
-
-    async def receive(self, version: int) -> list[WeightManifest]:
-        try:
-            await asyncio.sleep(60 if self.hang else 0)
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-        return [WeightManifest(version=self.version or version, buckets=tuple(b)) for b in self.buckets]
-
-
-def publish(learner: Learner, engines: Engines) -> dict[str, float]:
+    async def publish(learner: Learner, engines: Engines) -> dict[str, float]:
     return dict(asyncio.run(WeightPublisher(learner, engines).publish(3)).values)
 
 
 def test_equal_manifests_pass_and_are_counted() -> None:
     stats = publish(Learner(), Engines(BUCKETS, BUCKETS))
-    assert stats.keys() == {"sync/num_bytes"}
-    assert stats["sync/num_bytes"] == 48
+    assert stats == {"sync/num_bytes": 48, "sync/num_attempts": 1, "engine/num_engines": 2}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +44,11 @@ def test_equal_manifests_pass_and_are_counted() -> None:
     ],
 )
 def test_the_first_difference_is_named(received: tuple[BucketSum, ...], message: str) -> None:
+    engines = Engines(BUCKETS, received)
     with pytest.raises(SyncError, match=message):
-        publish(Learner(), Engines(BUCKETS, received))
+        publish(Learner(), engines)
+    assert engines.confirmed == []
+    assert engines.num_inspections == MAX_ATTEMPTS - 1
 
 
 def test_another_version_is_an_error() -> None:

@@ -9,6 +9,13 @@ from da3po.engine.protocol import EngineError
 from da3po.types import FinishReason, GroupRequest
 
 
+@dataclass(slots=True)
+class Pulse:
+    """What an engine has done so far, for those who ask from outside its thread. num_tokens: response tokens drawn."""
+
+    num_tokens: int = 0
+
+
 @dataclass(slots=True, kw_only=True)
 class Sample:
     """One response as it grows; the engine appends to it at every step.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from da3po.engine.protocol import EngineError
 from da3po.engine.spec import EngineSpec
-from da3po.engine.vllm.batch import Batch, GroupInFlight, Sample
+from da3po.engine.vllm.batch import Batch, GroupInFlight, Pulse, Sample
 from da3po.engine.vllm.environment import apply_environment
 from da3po.engine.vllm.thread import SteppingThread
 from da3po.types import Completion, GroupRequest, GroupResult, WeightManifest
@@ -28,7 +28,10 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         self._spec = spec
         self._name = f"engine {spec.engine_index}"
-        self._thread: SteppingThread[RunningEngine] = SteppingThread(self._name, lambda: _make_engine(spec))
+        self._pulse = Pulse()
+        self._thread: SteppingThread[RunningEngine] = SteppingThread(
+            self._name, lambda: _make_engine(spec, self._pulse)
+        )
         self._decode: Callable[[list[int]], str]
         self._running: dict[int | None, tuple[Batch, Arrivals]] = {}  # by the number of the generate call
         self._ended_early: set[int] = set()  # calls that were aborted before they came
@@ -84,6 +87,9 @@ class VllmEngine:
     async def receive(self, version: int) -> WeightManifest:
         return await self._call("receive", lambda engine: engine.receive(version))
 
+    async def heartbeat(self) -> int:
+        return self._pulse.num_tokens
+
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.close, CLOSE_SECONDS)
 
@@ -115,8 +121,8 @@ class VllmEngine:
         )
 
 
-def _make_engine(spec: EngineSpec) -> RunningEngine:
+def _make_engine(spec: EngineSpec, pulse: Pulse) -> RunningEngine:
     # Imported here, in the engine's own thread and after its environment has been set.
     from da3po.engine.vllm.running import RunningEngine
 
-    return RunningEngine(spec)
+    return RunningEngine(spec, pulse)

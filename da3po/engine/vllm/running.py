@@ -16,10 +16,10 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as VllmFinishReason
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from da3po.engine.protocol import EngineError
+from da3po.engine.protocol import EngineError, RequestError
 from da3po.engine.spec import EngineSpec
 from da3po.engine.vllm.arguments import engine_arguments, sampling_parameters, stop_token_ids
-from da3po.engine.vllm.batch import Batch, GroupInFlight, Sample
+from da3po.engine.vllm.batch import Batch, GroupInFlight, Pulse, Sample
 from da3po.types import FinishReason, WeightManifest
 
 FINISH: Mapping[VllmFinishReason, FinishReason] = {
@@ -34,9 +34,11 @@ FIRST_VERSION = 0
 class RunningEngine:
     """Not safe for threads: one thread makes it and calls it."""
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, pulse: Pulse) -> None:
+        """pulse: beats with every token."""
         torch.set_num_threads(spec.num_threads)
         self._spec = spec
+        self._pulse = pulse
         self._name = f"engine {spec.engine_index}"
         self._llm = LLMEngine.from_engine_args(engine_arguments(spec))
         self._core = self._llm.engine_core
@@ -110,19 +112,16 @@ class RunningEngine:
         if not self.busy:
             self._drain()
         self._version = None
-        self._control("start_weight_update")
-        self._control("update_weights", update_info={"version": version})
-        self._control("finish_weight_update")
-        manifests = self._llm.collective_rpc("take_manifest")
-        if any(manifest != manifests[0] for manifest in manifests):
-            raise EngineError(f"{self._name}: its workers received different weights for version {version}")
-        if self._llm.reset_prefix_cache(reset_running_requests=self.busy) is not True:
-            raise EngineError(f"{self._name} did not drop its cached prefixes after version {version}")
+        try:
+            manifest = self._load(version)
+        except BaseException as error:
+            self._abandon(EngineError(f"{self._name} could not take weights {version}: {error}"))
+            raise
         self._version = version
         for batch in self._batches:
             for group in batch.groups:
                 group.swap(version)
-        return manifests[0]
+        return manifest
 
     def close(self) -> None:
         self._core.shutdown()
@@ -131,8 +130,26 @@ class RunningEngine:
         """Text without special tokens."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
+    def _load(self, version: int) -> WeightManifest:
+        self._control("start_weight_update")
+        self._control("update_weights", update_info={"version": version})
+        self._control("finish_weight_update")
+        manifests = self._llm.collective_rpc("take_manifest")
+        if any(manifest != manifests[0] for manifest in manifests):
+            raise EngineError(f"{self._name}: its workers received different weights for version {version}")
+        if self._llm.reset_prefix_cache(reset_running_requests=self.busy) is not True:
+            raise EngineError(f"{self._name} did not drop its cached prefixes after version {version}")
+        return manifests[0]
+
+    def _abandon(self, error: EngineError) -> None:
+        """Give up what is in flight: not one more token may come from weights that are not whole."""
+        if running := list(self._samples):
+            self.fail(error)
+            self._core.abort_requests(running)
+
     def _take(self, sample: Sample, output: EngineCoreOutput) -> None:
         sample.token_ids += output.new_token_ids
+        self._pulse.num_tokens += len(output.new_token_ids)
         if output.new_logprobs is not None:
             sample.logprobs += output.new_logprobs.logprobs[:, 0].tolist()  # the sampled token's comes first
         if output.finish_reason is not None:
@@ -145,7 +162,7 @@ class RunningEngine:
         request = group.request
         length = len(request.prompt_ids) + request.sampling.max_tokens
         if length > self._spec.max_model_len:
-            raise EngineError(
+            raise RequestError(
                 f"{self._name}: request {request.key} may grow to {length} tokens "
                 f"({len(request.prompt_ids)} of prompt), engine.max_model_len is {self._spec.max_model_len}"
             )
