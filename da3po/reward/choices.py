@@ -9,7 +9,10 @@ from da3po.reward.extract import marked_answer, visible
 _GOLD = re.compile(r"(?:\(([A-J])\)(?:\s+.*)?|([A-J])[.:)]?(?:\s+[^\W\d_]{2,}.*)?|([A-J])[.:)]\s+\S.*)", re.DOTALL)
 _GOLD_SENTENCE = re.compile(r"answer is\s*:?\s*\(?([A-J])\)?(?![\w])", re.IGNORECASE)
 _DECORATION = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
-_LETTER = re.compile(r"(?<![\w'’\\])\(?([A-J])\)?(?![\w'’])")
+_LETTER = re.compile(r"(?<![A-Za-zÀ-ɏ0-9_'’\\])\(?([A-J])\)?(?![A-Za-zÀ-ɏ0-9_'’])")
+# Naming one letter after another is no answer.
+_ALTERNATIVE = re.compile(r"\s*\)?\s*(?:,?\s*(?:or|and)|,|/)\s*\(?[A-HJ](?![\w'’])")
+_ONLY_LETTERS = re.compile(r"\W*[A-J](?:\W+(?:or|and)?\W*[A-J])+\W*")
 _ANCHOR = re.compile(r"(?i:answer|choice|option)\s*(?:is|:)?[^A-J\n]{0,30}?\(?(?<![A-Za-z])([A-J])\)?(?![\w'’])")
 
 
@@ -32,8 +35,10 @@ def choice_of_response(response: str) -> str | None:
     if marked is not None:
         letters = set(_LETTER.findall(_DECORATION.sub(r"\1", marked)))
         return letters.pop() if len(letters) == 1 else "" if letters else None
-    anchored = _ANCHOR.findall(text)
+    anchored = list(_ANCHOR.finditer(text))
     if anchored:
-        return str(anchored[-1])
+        return "" if _ALTERNATIVE.match(text, anchored[-1].end()) else anchored[-1][1]
+    if _ONLY_LETTERS.fullmatch(text):
+        return ""
     letters_in_order = _LETTER.findall(text)
     return str(letters_in_order[-1]) if letters_in_order else None

@@ -9,6 +9,7 @@ from da3po.reward.brackets import max_depth, split
 from da3po.reward.limits import MAX_DEPTH, MAX_LENGTH, TooComplexError
 from da3po.reward.normalize import normalize
 from da3po.reward.quantities import Quantity, parse_comma_quantity, parse_quantity, split_unit
+from da3po.reward.relations import same_relation, split_modulus
 from da3po.reward.structure import Items, Leaf, Node, Ordered, assignment
 from da3po.reward.units import ANY
 
@@ -20,10 +21,11 @@ _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _LONGEST_PRODUCT = 3
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 _COMMAND = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_BASED = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d{1,2})\}?")
 _LONG_SYMBOL = re.compile(r"\s+(?:cm|mm|km|kg|mg|ft|mph|min|hrs?|sec|lbs?|inches|feet|miles)(?![A-Za-z])")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
-_RATIO = re.compile(r"\s*[^:=<>]+(?::[^:=<>]+)+")
+_SEGMENT = re.compile(r"\\(?:overline|overleftrightarrow|widehat|triangle)\s*(?:\{\s*([A-Z]{2,3})\s*\}|([A-Z]{2,3}))")
+_NAME_DECORATION = re.compile(r"\\(?:overline|angle|text)(?![A-Za-z])|[|{}\s]|^m(?=\\angle)")
+_DEPENDENT = ({"y", "f"}, {"y", "g"}, {"y", "h"})
 
 
 def same(gold: str, answer: str) -> bool:
@@ -44,8 +46,11 @@ def _infinity(text: str) -> str:
 def _same_text(gold: str, answer: str) -> bool:
     if _squeeze(gold) == _squeeze(answer):
         return bool(_squeeze(gold))
-    if _TEXT.search(gold + answer) and _unwrapped(gold) == _unwrapped(answer):
+    if _unwrapped(gold) == _unwrapped(answer):
         return True
+    (bare_gold, gold_modulus), (bare_answer, modulus) = split_modulus(gold), split_modulus(answer)
+    if modulus or gold_modulus:
+        return _same_residue(bare_gold, gold_modulus, bare_answer, modulus)
     numbers = _same_number(gold, answer)
     if numbers is not None:
         return numbers
@@ -53,6 +58,16 @@ def _same_text(gold: str, answer: str) -> bool:
         return True
     plain_gold, plain_answer = _ungrouped(gold), _ungrouped(answer)
     return (plain_gold, plain_answer) != (gold, answer) and _same_node(Leaf(plain_gold), Leaf(plain_answer))
+
+
+def _same_residue(gold: str, gold_modulus: str, answer: str, modulus: str) -> bool:
+    """A modulus that only one of the two states is a remark; with the same one, numbers are equal by it."""
+    if gold_modulus and modulus and gold_modulus != modulus:
+        return False
+    left, right = (parse_quantity((assignment(text) or ("", text))[1]) for text in (gold, answer))
+    if gold_modulus and modulus and left and right and modulus.isdigit() and int(modulus):
+        return (left.number.value - right.number.value) % int(modulus) == 0
+    return _same_text(gold, answer)
 
 
 def _ungrouped(text: str) -> str:
@@ -65,8 +80,8 @@ def _squeeze(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """Without `\\text{}` around its words."""
-    return _squeeze(_TEXT.sub(r"\1", text))
+    """Without `\\text{}` around its words, and without the stroke over a segment."""
+    return _squeeze(_SEGMENT.sub(lambda name: name[1] or name[2], _TEXT.sub(r"\1", text)))
 
 
 def _same_number(gold: str, answer: str) -> bool | None:
@@ -142,6 +157,8 @@ def _leaf_against_structure(gold: Node, answer: Node) -> bool:
     pair = assignment(leaf.text)
     if pair is not None:
         return _same_node(structure.parse(pair[1]), other)
+    if isinstance(other, Items) and leaf.text == r"\emptyset":
+        return False
     if isinstance(other, Items) and not any(isinstance(part, Ordered) for part in other.parts):
         return all(_same_node(leaf, part) for part in other.parts)
     texts = (leaf.text, _source(other))
@@ -172,7 +189,7 @@ def _same_leaf(gold: str, answer: str) -> bool:
     if "=" not in gold and (result := _result(answer)) is not None:
         return _same_text(gold, result)
     left, right = assignment(gold), assignment(answer)
-    if left and right and _base(left[0]) == _base(right[0]):
+    if left and right and _same_name(left[0], right[0]):
         return _same_text(left[1], right[1])
     if left and not right and "=" not in answer:
         return _same_text(left[1], answer)
@@ -181,12 +198,8 @@ def _same_leaf(gold: str, answer: str) -> bool:
     words = _same_words(gold, answer)
     if words is not None:
         return words
-    if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
-        return _same_ratio(gold, answer)
-    left_based, right_based = _BASED.fullmatch(_squeeze(gold)), _BASED.fullmatch(_squeeze(answer))
-    if left_based and right_based:
-        return [part.upper() for part in left_based.groups()] == [part.upper() for part in right_based.groups()]
-    return _same_expression(gold, answer)
+    relation = same_relation(gold, answer, _same_text)
+    return _same_expression(gold, answer) if relation is None else relation
 
 
 def _result(answer: str) -> str | None:
@@ -197,8 +210,11 @@ def _result(answer: str) -> str | None:
     return sides[-1]
 
 
-def _base(name: str) -> str:
-    return name.partition("(")[0]
+def _same_name(left: str, right: str) -> bool:
+    """`f` and `f(x)`, `AB` and `|AB|`, `y` and `f(x)` name the same thing."""
+    names = [_NAME_DECORATION.sub("", name) for name in (left, right)]
+    bare = [name.partition("(")[0] for name in names]
+    return bare[0] == bare[1] or (set(bare) in _DEPENDENT and any(name.endswith("(x)") for name in names))
 
 
 def _same_words(gold: str, answer: str) -> bool | None:
@@ -218,18 +234,6 @@ def _same_words(gold: str, answer: str) -> bool | None:
 def is_words(text: str) -> bool:
     """Whether a text is words and no mathematics."""
     return bool(_WORDS.fullmatch(text.strip()))
-
-
-def _same_ratio(gold: str, answer: str) -> bool:
-    left, right = split(gold, (":",)), split(answer, (":",))
-    if len(left) != len(right):
-        return False
-    values = [[parse_quantity(part) for part in side] for side in (left, right)]
-    is_time = any(re.fullmatch(r"0\d|00", part.strip()) for part in (*left, *right))
-    if not is_time and all(value and value.number.value for side in values for value in side):
-        numbers = [[value.number.value for value in side if value] for side in values]
-        return all(a * numbers[1][0] == b * numbers[0][0] for a, b in zip(*numbers, strict=True))
-    return all(_same_text(a, b) for a, b in zip(left, right, strict=True))
 
 
 def _same_expression(gold: str, answer: str) -> bool:

@@ -12,8 +12,8 @@ import re
 
 _END_TOKEN = re.compile(r"<\|(?:im_end|im_start|endoftext|eot_id|end_of_text|end)\|>|</s>|<｜end▁of▁sentence｜>")
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(\{)|([-+]?\d[\d.,/]*))")
-_OPEN_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:(\{)|([-+]?\d[\d.,/]*))")
+_OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 _REFUSAL = re.compile(
     r"(?:do not|don't|cannot|can't|could not|couldn't) (?:know|solve|determine|answer)|not sure", re.IGNORECASE
 )
@@ -23,20 +23,31 @@ _JOINT = re.compile(
     r"(?:[\s$]|\\[()\[\],;:! ]|\\q?quad)*(?:[A-Za-z](?:_\{?\w+\}?)?\s*=\s*)?"
 )
 _ANCHOR = re.compile(
-    r"(?:final\s+answer|answer|answers|réponse|respuesta|antwort|ответ|答案|答え)(?![A-Za-z])"
-    r"(?P<link>\s*\**\s*(?:(?:is|are|est|es|ist)(?![a-z])\s*(?:for sure(?=\s))?|[是为為は])?\s*[:：]?)[\s*]*",
+    r"(?:final\s+answer|answer|answers|réponse|respuesta|resposta|risposta|antwort|ответ|答案|答え|정답|답|उत्तर|الجواب|الإجابة"
+    r"|答(?=[:：]))(?![A-Za-z])"
+    r"(?P<link>\s*\**\s*(?:(?:is|are|est|es|ist|è|é)(?!\w)\s*(?:for sure(?=\s))?|[是为為は은는]|है)?\s*[:：]?)[\s*]*",
     re.IGNORECASE,
 )
 _QUOTES = re.compile(r"^(?:\\?[\"'“*]|\s)+")
-_LABEL = re.compile(r"\s*[^\W\d_]{2,}[^\W\d_\s]*(?:\s+[^\W\d_]+)*\s*[:：]\s+(?=[^\n]*\d)")
+_CLOSING_QUOTES = "\"'”"
+# Words between "the answer is" and the answer.
+_ADVERBS = re.compile(
+    r"(?:(?:clearly|simply|just|exactly|therefore|thus|then|indeed|about|approximately|roughly|obviously|only|always|hence"
+    r"|also|equal to|given by|in fact)(?![A-Za-z])[\s,:]*)+",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"\s*(?:A|[^\W\d_]{2,}[^\W\d_\s]*(?:\s+[^\W\d_]+)*)\s*[:：]\s+(?=[^\n]*\d)")
 _PRICE = re.compile(r"\s*(-?\d[\d.,]*)\s*[$€£¥](?=\s)")
 _FINAL = re.compile(r"final\s+answer(?:\s+is|\s*:)", re.IGNORECASE)
+_NAMED = re.compile(r"(?<![A-Za-z])(?:is|are|was|were)\s+((?:[^\W\d_]+[\s'-]?){1,3})\**\s*$")
 _HASHES = re.compile(r"####\s*:?\s*([^\n]+)")
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$([^$]+?)(?<!\\)\$", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^\d\s])[.!?](?=\s|$)|(?<=\d)\.(?=\s+[A-Z]|\s*$)|[。！？]|\n")
 _WORD = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 _STATEMENT = re.compile(
-    r"(?<![A-Za-z])(?:is|are|was|equals|we|so|thus|hence|therefore|donc)(?![A-Za-z])", re.IGNORECASE
+    r"(?<![A-Za-z])(?:is|are|was|were|equals?|we|it|he|she|they|there|costs?|gives?|gets?|has|have|needs?|takes?|makes?|so"
+    r"|thus|hence|therefore|donc)(?![A-Za-z])",
+    re.IGNORECASE,
 )
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]{2}")
 _KNOWN_WORD = re.compile(
@@ -143,11 +154,15 @@ def _anchored(text: str) -> str | None:
 
 def _first_statement(text: str) -> str:
     """What an anchor announces: the formulas up to the end of the sentence, or its words."""
-    text = _QUOTES.sub("", text)
+    quoted = _QUOTES.match(text)
+    text = text[quoted.end() :] if quoted else text
+    adverbs = _ADVERBS.match(text)
+    text = text[adverbs.end() :] if adverbs else text
     if _MATH.match(text):
         return _formulas(text)
     text = text.strip("* ")
     sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
+    sentence = sentence.rstrip(_CLOSING_QUOTES) if quoted else sentence
     return sentence if _is_bare(sentence) else _last_formula(sentence) or _first_number(sentence) or sentence
 
 
@@ -176,10 +191,12 @@ def plain_ending(text: str) -> str | None:
         return None
     if "\n" not in text and not _MATH.search(text) and _is_bare(text):
         return _labelled(text)
-    for sentence in reversed(_SENTENCE_END.split(text)):
+    sentences = _SENTENCE_END.split(text)
+    for sentence in reversed(sentences):
         if found := _last_formula(sentence) or _last_number(sentence):
             return found
-    return text if _is_bare(text) else None
+    named = _NAMED.search(next((sentence for sentence in reversed(sentences) if sentence.strip()), ""))
+    return text if _is_bare(text) else named[1] if named else None
 
 
 def _labelled(text: str) -> str:
@@ -212,8 +229,18 @@ def _last_formula(sentence: str) -> str | None:
 
 
 def _last_number(sentence: str) -> str | None:
-    found = _NUMBER.findall(sentence)
-    return str(found[-1]).strip() if found else None
+    """The last number, with those that "and" joins to it."""
+    found = list(_NUMBER.finditer(sentence))
+    if not found:
+        return None
+    numbers = [found[-1].group().strip()]
+    joint = r"\s*,?\s*(?:and|or|und|et|y|和)\s*"
+    for left, right in zip(reversed(found[:-1]), reversed(found[1:]), strict=True):
+        if not re.fullmatch(joint, sentence[left.end() : right.start()]):
+            break
+        numbers.insert(0, left.group().strip())
+        joint = r"\s*,\s*"
+    return ", ".join(numbers)
 
 
 def _first_number(sentence: str) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _SUPERSCRIPT_RUN = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
@@ -16,36 +17,48 @@ _VULGAR_FRACTION = re.compile(r"[¼-¾⅐-⅞]")
 _ROOT_SIGN = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-z]|(?=[({]))")
 _SYMBOLS = {
     "−": "-", "–": "-", "—": "-", "﹣": "-", "×": r"\times ", "÷": "/", "⁄": "/", "∕": "/", "·": r"\cdot ",
-    "⋅": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
-    "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "θ": r"\theta ", "α": r"\alpha ",
-    "β": r"\beta ", "∅": r"\emptyset ", "，": ",", "；": ";", "：": ":", "、": ",", "。": ".", "‘": "'", "’": "'",
-    "“": '"', "”": '"', "\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u200b": "",
+    "⋅": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ", "º": r"^\circ ", "≤": r"\le ", "≥": r"\ge ",
+    "≠": r"\ne ", "⩽": r"\le ", "⩾": r"\ge ", "≡": r"\equiv ", "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ",
+    "∈": r"\in ", "±": r"\pm ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "∅": r"\emptyset ",
+    "∖": r"\setminus ",
+    "，": ",", "；": ";", "：": ":", "∶": ":", "、": ",", "。": ".", "‘": "'", "’": "'",
+    "“": '"', "”": '"', "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
+    "ℂ": r"\mathbb{C}", "✓": "", "✔": "", "✅": "", "\ufe0f": "", "\u200b": "",
+    "\u00a0": " ", "\u202f": " ", "\u2009": " ",
 }  # fmt: skip
 _SYMBOL = re.compile("|".join(map(re.escape, _SYMBOLS)))
 
 # Commands that change how an answer looks and not what it says.
 _DECORATION = re.compile(
-    r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|[bB]ig+[lrm]?|nonumber|notag|hfill|mathopen|mathclose)"
+    r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|[bB]ig+[lrm]?|nonumber|notag|hfill|mathopen|mathclose"
+    r"|tiny|small|large|Large|LARGE|huge|Huge|(?:text)?color\s*\{\w+\})"
     r"(?![A-Za-z])\.?"
 )
 _SPACE = re.compile(r"\\(?:quad|qquad|enspace|hspace\*?\{[^{}]*\})(?![a-z])|(?<!\\)\\[,;:! ]|~")
 # `\quadx` is a typing slip for `\quad x` that real data has.
 _GLUED_QUAD = re.compile(r"\\q?quad(?=[A-Za-z])")
 _RENAMED = re.compile(
-    r"\\(lbrace|rbrace|lbrack|rbrack|dfrac|tfrac|cfrac|leq|leqslant|geq|geqslant|neq|lt|gt|ldots|cdots|gets|to|land|lor|rm|bf)(?![A-Za-z])"
+    r"\\(lbrace|rbrace|lbrack|rbrack|dfrac|tfrac|cfrac|leq|leqslant|geq|geqslant|neq|lt|gt|ldots|cdots|gets|to|land|lor|rm|bf"
+    r"|bigcup|bigcap|backslash|smallsetminus|dbinom|tbinom|colon)(?![A-Za-z])"
 )
 _NAMES = {
     "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]",
     "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "leq": r"\le ", "leqslant": r"\le ", "geq": r"\ge ",
     "geqslant": r"\ge ", "neq": r"\ne ", "lt": "<", "gt": ">", "ldots": r"\dots ", "cdots": r"\dots ",
-    "gets": "", "to": r"\rightarrow ", "land": " and ", "lor": " or ", "rm": "", "bf": "",
+    "gets": "", "to": r"\rightarrow ", "bigcup": r"\cup ", "bigcap": r"\cap ",
+    "backslash": r"\setminus ", "smallsetminus": r"\setminus ", "dbinom": r"\binom", "tbinom": r"\binom", "colon": ":",
+    "land": " and ", "lor": " or ", "rm": "", "bf": "",
 }  # fmt: skip
 _FONT = re.compile(
-    r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|boldsymbol|textbf|textit|emph|bm|operatorname\*?)\s*\{([^{}]*)\}"
+    r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|boldsymbol|textbf|textit|emph|bm|underline|operatorname\*?)"
+    r"\s*\{([^{}]*)\}"
 )
 # Upright words are words (units, most often); a single upright letter is a symbol: e, E, d.
 _UPRIGHT_WORD = re.compile(r"\\mathrm\s*\{([^{}\\]*[A-Za-z][A-Za-z/][^{}\\]*)\}")
 _TEXT = re.compile(r"\\(?:text|mbox|textrm|textnormal|textsf|texttt|hbox)\s*\{([^{}]*)\}")
+_UNIT_WITH_POWER = r"\\text\{([^{}]*)\}(?:\s*\^\s*\{?(\d)\}?)?"
+_UNIT_FRACTION = re.compile(rf"\\frac\s*\{{\s*{_UNIT_WITH_POWER}\s*\}}\s*\{{\s*{_UNIT_WITH_POWER}\s*\}}")
+_UNIT_QUOTIENT = re.compile(r"\\text\{([^{}]*)\}\s*/\s*\\text\{([^{}]*)\}")
 _CONNECTIVE = re.compile(r"\\text\{\s*,?\s*(and|or)\s*,?\s*\}", re.IGNORECASE)
 _NUMBER_IN_TEXT = re.compile(r"\\text\{\s*(\d[^{}]*)\}")
 # The letter of a choice that stands before its content: `\textbf{(B)}\ 12`.
@@ -53,24 +66,114 @@ _CHOICE_LABEL = re.compile(r"(?:\\text\{\s*\([A-J]\)\s*\}\s*|\([A-J]\)\s+)(?=\S)
 _UPRIGHT_UNIT = re.compile(r"(?<=[\d}])(?:\s|~)*\\mathrm\s*\{[\s~]*([NJWCVKTFHLAgsm])\}$")
 _NATURAL_LOG = re.compile(r"\\log\s*_\s*(?:e|\{\s*e\s*\})")
 _CHOOSE = re.compile(r"\{\s*([^{}\\]*)\\choose(?![A-Za-z])\s*([^{}]*)\}")
+_COMBINATIONS = re.compile(
+    r"(?<![A-Za-z\\])(?:(?:\{\})?[_^]\s*\{?(\w+)\}?\s*C\s*_\s*\{?(\w+)\}?|C\(\s*(\w+)\s*,\s*(\w+)\s*\))"
+)
+_NUMBER_SET = re.compile(r"\\(?:Bbb|mathds|mathbbm)\s*\{?\s*([RZNQC])\s*\}?|\\mathbf\s*\{\s*([RZNQ])\s*\}")
+_UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
+_DEGREE_WORD = re.compile(
+    r"(?<=[\d}\s])\s*(?:\\text\{\s*(?:degrees?|deg)\.?\s*\}|\\degrees?(?![A-Za-z])|deg(?:rees?)?\.?$)"
+)
+# Words before a value that leave it what it is, and a remark in brackets behind a number.
+_HEDGE = re.compile(r"^\s*(?:(?:\\approx|(?:about|approximately|roughly|exactly|only)(?![A-Za-z]))\s*)+(?=[^\s=])")
+_NEGATIVE = re.compile(r"^\s*(?:minus|negative)\s+(?=[\d.\\]|infinity)")
+_REMARK = re.compile(r"(?<=\d)\s*\(\s*(?:\\text\{)?\s*[a-z]{3,}[a-z ]*\}?\s*\)\s*$")
+_TIMES_LETTER = re.compile(r"(?<=\d)(?:\s*[xX]\s*(?=10\s*\^)|\s+[xX]\s+(?=\d))")
+_PYTHON_POWER = re.compile(r"(?<=[\w)}\]])(?:\*\*| \*\* )(?:(-?\w+)|\(([^()]*)\))")
+_SLASHED_SCRIPTS = re.compile(r"\^\s*\{?(\d+)\}?\s*/\s*_\s*\{?(\d+)\}?")
 _NOTHING = re.compile(r"\\(?:varnothing|emptyset)(?![A-Za-z])|\\\{\s*\\\}")
 _SENTENCES = {
     "no solution": r"\emptyset ", "no solutions": r"\emptyset ", "no real solution": r"\emptyset ",
     "no real solutions": r"\emptyset ", "empty set": r"\emptyset ", "the empty set": r"\emptyset ",
     "dne": r"\text{does not exist}", "does not exist": r"\text{does not exist}",
+    "none": r"\emptyset ", "there are none": r"\emptyset ",
     "all real numbers": r"\mathbb{R}", "all reals": r"\mathbb{R}", "every real number": r"\mathbb{R}",
 }  # fmt: skip
 _ASCII_RELATION = re.compile(r"<=|>=|!=|==")
 _RELATIONS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "==": "="}
-_SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|(\d)\s*(\{[^{}]*\})|(\{[^{}]*\})\s*([0-9A-Za-z]))")
+_BRACED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+_BARE = r"\\(?:pi|theta|alpha|beta)(?![A-Za-z])|[0-9A-Za-z]"
+_SHORT_ARGUMENTS = re.compile(
+    rf"\\(frac|binom)(?![A-Za-z])\s*(?:({_BARE})\s*({_BARE}|{_BRACED})|({_BRACED})\s*({_BARE}))"
+)
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d|[A-Za-z])")
 _BRACKET_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")
-_PLAIN_NAME = re.compile(r"(?<![\\A-Za-z])(sqrt|pi|infty|infinity|oo)(?![A-Za-z])")
-_PLAIN_NAMES = {"sqrt": r"\sqrt ", "pi": r"\pi ", "infty": r"\infty ", "infinity": r"\infty ", "oo": r"\infty "}
+_PLAIN_NAME = re.compile(r"(?<![\\A-Za-z])(sqrt|pi|infty|[iI]nfinity|oo)(?![A-Za-z])")
+_PLAIN_NAMES = {"sqrt": r"\sqrt ", "pi": r"\pi "}
 _THIN_COMMA = re.compile(r"\{,\}|,\s*\\!\s*")
-_MATH_DELIMITER = re.compile(r"\\[()\[\]]|(?<!\\)\$+")
+_BRACED_COLON = re.compile(r"\{:\}")
+_CLOCK_HALF = re.compile(r"(?<=:\d\d)\s*(?:\\text\s*\{)?\s*([aApP])\.?\s?[mM]\b\.?\s*\}?")
+_RATIO_WORDS = re.compile(r"^\s*(\d[\d.]*)\s+(?:\\text\{\s*)?to(?:\s*\})?\s+(\d[\d.]*)\s*$")
+_MATH_DELIMITER = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$+)")
 _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
+# A price and nothing else is so many dollars, which cents do not equal.
+_DOLLARS = re.compile(r"^[\s$]*\\\$\s*(-?\d[\d,.{}!\\]*)(?<![.\\])(?=[\s.$]*$)")
+_CENTS = re.compile(r"¢|\\cents?(?![A-Za-z])")
+_DOTS = re.compile(r"(?<=[\d, ])\.{3,}")
 _SPACES = re.compile(r"\s+")
+
+
+def _braced_arguments(short: re.Match[str]) -> str:
+    """`\\frac12` as `\\frac{1}{2}`, also inside an argument."""
+    name, *parts = (part for part in short.groups() if part is not None)
+    first, second = (
+        _SHORT_ARGUMENTS.sub(_braced_arguments, part) if part.startswith("{") else f"{{{part}}}" for part in parts
+    )
+    return rf"\{name}{first}{second}"
+
+
+def _unit_quotient(fraction: re.Match[str]) -> str:
+    """`\\frac{\\text{m}}{\\text{s}^2}` as `\\text{m/s^2}`."""
+    top, bottom = (
+        name + (f"^{power}" if power else "") for name, power in (fraction.groups()[:2], fraction.groups()[2:])
+    )
+    return rf"\text{{{top}/{bottom}}}"
+
+
+# In this order.
+_REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (_DOTS, r"\\dots "),
+    (_DOLLARS, r"\1\\text{ dollars}"),
+    (_CENTS, r"\\text{ cents}"),
+    (_CURRENCY, ""),
+    (_MATH_DELIMITER, " "),
+    (_THIN_COMMA, ","),
+    (_BRACED_COLON, ":"),
+    (_DECORATION, ""),
+    (_GLUED_QUAD, " "),
+    (_SPACE, " "),
+    (_RENAMED, lambda command: _NAMES[command[1]]),
+    (_NUMBER_SET, lambda name: rf"\mathbb{{{name[1] or name[2]}}}"),
+    (re.compile(r"[ .$]+$"), ""),
+    (_UPRIGHT_UNIT, r"\\text{\1}"),
+    (_UPRIGHT_WORD, r"\\text{\1}"),
+    (_FONT, r"\1"),
+    (_FONT, r"\1"),  # one within another
+    (_TEXT, r"\\text{\1}"),
+    (_UNIT_FRACTION, _unit_quotient),
+    (_UNIT_QUOTIENT, r"\\text{\1/\2}"),
+    (_CONNECTIVE, r" \1 "),
+    (_NUMBER_IN_TEXT, r"\1"),
+    (_DEGREE_WORD, r"^\\circ "),
+    (_CLOCK_HALF, lambda half: f" {half[1].lower()}m"),
+    (_RATIO_WORDS, r"\1:\2"),
+    (_HEDGE, ""),
+    (_NEGATIVE, "-"),
+    (_REMARK, ""),
+    (_NATURAL_LOG, r"\\ln "),
+    (_CHOOSE, r"\\binom{\1}{\2}"),
+    (_COMBINATIONS, lambda made: rf"\binom{{{made[1] or made[3]}}}{{{made[2] or made[4]}}}"),
+    (_SLASHED_SCRIPTS, r"\\frac{\1}{\2}"),
+    (_NOTHING, r"\\emptyset "),
+    (_UNION_LETTER, r" \\cup "),
+    (_ASCII_RELATION, lambda relation: _RELATIONS[relation.group()]),
+    (_PYTHON_POWER, lambda power: f"^{{{power[1] or power[2]}}}"),
+    (_TIMES_LETTER, r" \\times "),
+    (_PLAIN_NAME, lambda name: _PLAIN_NAMES.get(name[1], r"\infty ")),
+    (_SHORT_ARGUMENTS, _braced_arguments),
+    (_BRACKET_ROOT, r"\\sqrt{\1}"),
+    (_SHORT_ROOT, r"\\sqrt{\1}"),
+)
 
 
 def unify_unicode(text: str) -> str:
@@ -90,27 +193,8 @@ def normalize(answer: str) -> str:
     text = unify_unicode(answer)
     if _over_escaped(text):
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
-    text = _CURRENCY.sub("", text)
-    text = _MATH_DELIMITER.sub(" ", text)
-    text = _THIN_COMMA.sub(",", text)
-    text = _DECORATION.sub("", text)
-    text = _GLUED_QUAD.sub(" ", text)
-    text = _SPACE.sub(" ", text)
-    text = _RENAMED.sub(lambda command: _NAMES[command[1]], text)
-    text = _UPRIGHT_UNIT.sub(r"\\text{\1}", text.rstrip(" .$"))
-    text = _UPRIGHT_WORD.sub(r"\\text{\1}", text)
-    text = _FONT.sub(r"\1", text)
-    text = _TEXT.sub(r"\\text{\1}", text)
-    text = _CONNECTIVE.sub(r" \1 ", text)
-    text = _NUMBER_IN_TEXT.sub(r"\1", text)
-    text = _NATURAL_LOG.sub(r"\\ln ", text)
-    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
-    text = _NOTHING.sub(r"\\emptyset ", text)
-    text = _ASCII_RELATION.sub(lambda relation: _RELATIONS[relation.group()], text)
-    text = _PLAIN_NAME.sub(lambda name: _PLAIN_NAMES[name[1]], text)
-    text = _SHORT_FRACTION.sub(_long_fraction, text)
-    text = _BRACKET_ROOT.sub(r"\\sqrt{\1}", text)
-    text = _SHORT_ROOT.sub(r"\\sqrt{\1}", text)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
     text = _SPACES.sub(" ", text).strip()
     text = _CHOICE_LABEL.sub("", _trim(text), count=1) if _CHOICE_LABEL.match(_trim(text)) else _trim(text)
     return _SENTENCES.get(_TEXT.sub(r"\1", text).strip().casefold(), text)
@@ -119,11 +203,6 @@ def normalize(answer: str) -> str:
 def _over_escaped(text: str) -> bool:
     """Text whose backslashes were all doubled on the way: it names commands as `\\\\frac` and none as `\\frac`."""
     return bool(re.search(r"\\\\[a-zA-Z]{3}", text)) and not re.search(r"(?<!\\)\\[a-zA-Z]{3}", text)
-
-
-def _long_fraction(short: re.Match[str]) -> str:
-    parts = [part.strip("{}") for part in short.groups() if part is not None]
-    return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
 
 
 def _trim(text: str) -> str:

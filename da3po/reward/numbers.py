@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from da3po.reward.number_words import parse_words
+
 MAX_DIGITS = 4000
 # A decimal stands for a value that has no such decimal if it is that value, rounded, to this many digits.
 MIN_ROUNDED_DIGITS = 5
@@ -27,12 +29,14 @@ _RECURRING = re.compile(
     rf"{_SIGN}(?P<whole>\d*)\.(?P<fixed>\d*)(?:\\(?:overline|bar|dot)\s*(?:\{{(?P<period>\d+)\}}|(?P<one>\d))"
     r"|\\dot\s*\{?(?P<first>\d)\}?(?P<inner>\d*)\\dot\s*\{?(?P<last>\d)\}?)"
 )
-_WORDS = {
-    word: value
-    for value, word in enumerate(
-        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-    )
-}
+# 0.(6), and digits that repeat themselves up to an ellipsis: 0.1666..., 0.1212\dots
+_BRACKETED_PERIOD = re.compile(rf"{_SIGN}(?P<whole>\d*)\.(?P<fixed>\d*)\((?P<period>\d+)\)")
+_ELLIPSIS = r"\s*\\(?:dots|cdots|ldots)"
+_REPEATED = re.compile(
+    rf"{_SIGN}(?P<whole>\d*)\.(?P<fixed>\d{{0,20}}?)(?:(?P<digit>\d)(?P=digit){{2,}}|(?P<period>\d{{2,20}}?)(?P=period)+)"
+    + _ELLIPSIS
+)
+_CUT_OFF = re.compile(rf"{_SIGN}(?P<number>\d*\.\d+){_ELLIPSIS}")
 _SLASHED = re.compile(rf"{_SIGN}\(?(?P<top>{_NUMBER})\)?\s*/\s*\(?(?P<bottom>[-+]?{_NUMBER})\)?")
 _FRACTION = re.compile(rf"{_SIGN}\\frac\s*{_BRACED}\s*{_BRACED}")
 _MIXED = re.compile(rf"{_SIGN}(?P<whole>\d+)\s*\\frac\s*\{{\s*(?P<top>\d+)\s*\}}\s*\{{\s*(?P<bottom>\d+)\s*\}}")
@@ -85,7 +89,7 @@ def parse_number(text: str) -> Number | None:
 
 
 def _parse_rare(text: str) -> Number | None:
-    """1.5e-3, 2^{10}, recurring decimals, and small numbers as words."""
+    """1.5e-3, 2^{10}, recurring decimals, and numbers as words."""
     if match := _E_NOTATION.fullmatch(text):
         return Number(_signed(match["sign"], Fraction(match["number"]) * Fraction(10) ** int(match["power"])))
     if match := _POWER.fullmatch(text):
@@ -95,16 +99,30 @@ def _parse_rare(text: str) -> Number | None:
         if abs(power) * len(match["base"]) <= MAX_DIGITS:
             return Number(_signed(match["sign"], Fraction(base) ** power))
     if match := _RECURRING.fullmatch(text):
-        return Number(_signed(match["sign"], _recurring(match)))
-    value = _WORDS.get(text.lower())
-    return Number(Fraction(value)) if value is not None else None
+        period = match["period"] or match["one"] or match["first"] + match["inner"] + match["last"]
+        return _recurring(match, period)
+    return _parse_open_ended(text) if r"\dots" in text or "(" in text else _parse_word(text)
 
 
-def _recurring(match: re.Match[str]) -> Fraction:
-    period = match["period"] or match["one"] or match["first"] + match["inner"] + match["last"]
+def _parse_open_ended(text: str) -> Number | None:
+    """A decimal that goes on: for ever in the same way, or as the reader knows."""
+    if match := _BRACKETED_PERIOD.fullmatch(text):
+        return _recurring(match, match["period"])
+    if match := _REPEATED.fullmatch(text):
+        return _recurring(match, match["digit"] or match["period"])
+    match = _CUT_OFF.fullmatch(text)
+    return _decimal(match["sign"], match["number"]) if match else None
+
+
+def _parse_word(text: str) -> Number | None:
+    value = parse_words(text)
+    return Number(value) if value is not None else None
+
+
+def _recurring(match: re.Match[str], period: str) -> Number:
     fixed = match["fixed"]
     value = Fraction(int((match["whole"] or "0") + fixed)) + Fraction(int(period), 10 ** len(period) - 1)
-    return value / 10 ** len(fixed)
+    return Number(_signed(match["sign"], value / 10 ** len(fixed)))
 
 
 def parse_decimal_comma(text: str) -> Number | None:

@@ -12,11 +12,11 @@ from da3po.reward.units import ANY, read_unit
 PERCENT = "%"
 DEGREE = "°"
 
-_PERCENT = re.compile(r"\s*(?:\\?%|percent(?:age)?|pct)\.?$", re.IGNORECASE)
+_PERCENT = re.compile(r"\s*(?:\\?%|per\s?cent(?:age)?|pct)\.?$", re.IGNORECASE)
 _DEGREE = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|degrees?|\\degree)$")
 _TEXT_UNIT = re.compile(r"\s*\\text\{([^{}]*)\}(?:\s*\^\s*\{?\s*-?\d+\s*\}?)?$")
 # Bare units: words after a space, and short symbols that no one takes for a variable.
-_WORD_UNIT = re.compile(r"(?:\s+([A-Za-z][A-Za-z/ ]*[A-Za-z])|\s*([^\W\d_a-zA-Z]+))(?:\s*\^\s*\{?\s*\d+\s*\}?)?$")
+_WORD_UNIT = re.compile(r"(?:\s+([A-Za-z][A-Za-z/. ]*[A-Za-z])|\s*([^\W\d_a-zA-Z]+))(?:\s*\^\s*\{?\s*\d+\s*\}?)?$")
 _SYMBOL_UNIT = re.compile(
     r"\s*(cm|mm|km|dm|m|kg|mg|g|ml|mL|L|ft|mph|kph|km/h|m/s|Hz|kHz|MHz|eV|kJ|min|hrs?|sec|ms|in|lbs?|oz)"
     r"(?:\s*\^\s*\{?\s*\d+\s*\}?)?$"
@@ -24,7 +24,7 @@ _SYMBOL_UNIT = re.compile(
 _MULTIPLES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MULTIPLE = re.compile(rf"(.{{1,30}}?)\s*(?:\\text\{{\s*)?({'|'.join(_MULTIPLES)})\s*\}}?", re.IGNORECASE)
 _EXPONENT = re.compile(r"\^\s*\{?\s*(-?\d)")
-_NOT_UNITS = frozenset(["and", "or", "i"])
+_NOT_UNITS = frozenset(["and", "or", "i", "am", "pm"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
         bare = pattern.sub("", text)
         if bare != text and bare.strip():
             return bare.strip(), unit, Fraction(1)
-    for pattern in (_TEXT_UNIT, _SYMBOL_UNIT, _WORD_UNIT):
+    for pattern in (_TEXT_UNIT, _WORD_UNIT, _SYMBOL_UNIT):
         match = pattern.search(text)
         if match and text[: match.start()].strip():
             name = next((group for group in match.groups() if group), "").strip()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from da3po.reward.brackets import OPENING, enclosed, split
+from da3po.reward.numbers import parse_number
 
 _CONNECTIVE = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![a-z])|\\(?:wedge|vee)(?![A-Za-z])")
 _MATRIX = re.compile(
@@ -13,16 +16,22 @@ _MATRIX = re.compile(
     r"(?P<body>(?:(?!\\begin).)*?)\\end\{(?P=kind)\}",
     re.DOTALL,
 )
+_ROW_END = re.compile(r"\\\\(?:\s*\[\s*-?[\d.]+\s*(?:mm|cm|pt|ex|em|in)\s*\])?")
+_TRANSPOSED = re.compile(r"(.+?)\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top|\\intercal)\s*\})", re.DOTALL)
+_VECTOR = re.compile(r"\\langle(?![A-Za-z])(.*)\\rangle", re.DOTALL)
+_AND = re.compile(r"(?<![A-Za-z\\{])and(?![a-z])|\\wedge(?![A-Za-z])")
+_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
+_MAX_SIGNS = 3
 _OUTWARD = re.compile(r"([\[\](])([^\[\](),]+[,;][^\[\](),]+)([\[\])])")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?'*)"
 _SIMPLE = re.compile(
-    rf"(?:\\angle\s*)?(?:{_NAME}(?:\([^()=<>]*\))?|\|\s*[A-Z]{{2}}\s*\||\\overline\s*\{{[A-Z]+\}}"
+    rf"(?:m?\s*\\angle\s*)?(?:{_NAME}(?:\([^()=<>]*\))?|\|\s*[A-Z]{{2}}\s*\||\\overline\s*\{{[A-Z]+\}}"
     rf"|\\frac\s*\{{{_NAME}\}}\s*\{{{_NAME}\}}|{_NAME}(?:\s*:\s*{_NAME})+|\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\))"
 )
 _MEMBERSHIP = re.compile(rf"\s*{_SIMPLE.pattern}\s*\\in(?![A-Za-z])\s*")
 _BUILDER = re.compile(
     rf"\\\{{\s*(?P<name>{_NAME})\s*(?:\\in\s*\\mathbb\s*\{{?R\}}?\s*)?(?:\\mid|\\vert|\||:)\s*"
-    r"(?P<condition>(?=.*(?:<|>|\\le|\\ge)).*)\\\}"
+    r"(?P<condition>(?=.*(?:<|>|\\le|\\ge|\\ne)).*)\\\}"
 )
 _RELATION = (r"\le", r"\ge", "<", ">")
 _VARIABLE = re.compile(r"\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?")
@@ -62,6 +71,9 @@ def parse(text: str) -> Node:
     matrix = _MATRIX.fullmatch(_unwrapped(text))
     if matrix:
         return _matrix(matrix["body"])
+    text = _VECTOR.sub(r"(\1)", text) if _VECTOR.fullmatch(text) else text
+    if joint := _between(text) or _transposed(text):
+        return joint
     groups = [group for group in split(_CONNECTIVE.sub(";", text), (";",)) if group]
     lists = [[part for part in split(group, (",",)) if part] for group in groups]
     if len(lists) > 1 or (lists and len(lists[0]) > 1):
@@ -83,8 +95,44 @@ def _unwrapped(text: str) -> str:
 
 
 def _matrix(body: str) -> Node:
-    rows = [row for row in re.split(r"\\\\", body) if row.strip()]
+    rows = [row for row in _ROW_END.split(body) if row.strip()]
     return Ordered(tuple(Ordered(tuple(parse(cell) for cell in split(row, ("&",))), "row") for row in rows), "matrix")
+
+
+def _transposed(text: str) -> Node | None:
+    """`(1, 2)^T` as a column, a matrix with its rows as columns."""
+    match = _TRANSPOSED.fullmatch(text)
+    node = parse(match[1]) if match else None
+    if not isinstance(node, Ordered):
+        return None
+    if node.brackets == "()":
+        return Ordered(tuple(Ordered((part,), "row") for part in node.parts), "matrix")
+    rows = [row.parts for row in node.parts if isinstance(row, Ordered)]
+    if node.brackets != "matrix" or len({len(row) for row in rows}) != 1:
+        return None
+    return Ordered(tuple(Ordered(column, "row") for column in zip(*rows, strict=True)), "matrix")
+
+
+def _between(text: str) -> Node | None:
+    """`x \\ge 1 and x < 3` as the interval that both leave; None unless one is a lower and the other an upper bound."""
+    parts = _AND.split(text)
+    bounds = [_interval(part.strip()) for part in parts] if len(parts) == 2 else []
+    low, high = (
+        sorted((b for b in bounds if isinstance(b, Ordered)), key=_is_upper_bound)
+        if len(bounds) == 2 and all(bounds)
+        else (None, None)
+    )
+    if low is None or high is None or low.names != high.names or _is_upper_bound(low) or not _is_upper_bound(high):
+        return None
+    ends = low.parts[0], high.parts[1]
+    values = [parse_number(end.text) if isinstance(end, Leaf) else None for end in ends]
+    if values[0] and values[1] and values[0].value > values[1].value:
+        return None  # "and" where "or" is meant
+    return Ordered(ends, low.brackets[0] + high.brackets[1], low.names)
+
+
+def _is_upper_bound(interval: Ordered) -> bool:
+    return interval.parts[0] == Leaf(r"-\infty")
 
 
 def _list(groups: list[list[str]]) -> Node:
@@ -156,9 +204,24 @@ def _as_items(node: Node) -> Node:
 def _signs(text: str) -> Node | None:
     """`a \\pm b` is two answers."""
     value = _value(text)
-    if len(split(value, (r"\pm", r"\mp"))) != 2:
+    num_signs = len(_SIGN.findall(value))
+    if not 0 < num_signs <= _MAX_SIGNS or enclosed(value):
         return None
-    return Items(tuple(parse(re.sub(r"\\(?:pm|mp)(?![A-Za-z])", sign, value).lstrip("+ ")) for sign in "+-"))
+    linked = num_signs > 1 and r"\mp" in value  # upper signs together, lower signs together
+    choices = ("+" * num_signs, "-" * num_signs) if linked else itertools.product("+-", repeat=num_signs)
+    return Items(tuple(parse(_signed(value, signs)) for signs in choices))
+
+
+def _signed(value: str, signs: Iterable[str]) -> str:
+    """`value` with each \\pm as its sign says and each \\mp against it."""
+    left = iter(signs)
+    opposite = {"+": "-", "-": "+"}
+
+    def write(sign: re.Match[str]) -> str:
+        upper = next(left)
+        return upper if sign[1] == "pm" else opposite[upper]
+
+    return re.sub(r"([({])\s*\+", r"\1", _SIGN.sub(write, value).lstrip("+ "))
 
 
 def _interval(text: str) -> Node | None:

@@ -8,6 +8,8 @@ from fractions import Fraction
 
 ANY = "any"
 """A unit that contradicts none, such as "units"."""
+THINGS = "things"
+"""What is counted: people, ways, apples. Two words for it do not contradict each other."""
 
 _FACTORS: Mapping[str, Mapping[str, Fraction | int]] = {
     "m": {
@@ -16,39 +18,61 @@ _FACTORS: Mapping[str, Mapping[str, Fraction | int]] = {
         "millimetre": Fraction(1, 1000), "dm": Fraction(1, 10), "km": 1000, "kilometer": 1000, "kilometre": 1000,
     },
     "ft": {
-        "ft": 1, "foot": 1, "feet": 1, "in": Fraction(1, 12), "inch": Fraction(1, 12), "inche": Fraction(1, 12),
-        "yd": 3, "yard": 3, "mi": 5280, "mile": 5280,
+        "ft": 1, "foot": 1, "feet": 1, "in": Fraction(1, 12), "inch": Fraction(1, 12), "yd": 3, "yard": 3, "mi": 5280,
+        "mile": 5280,
     },
     "s": {
-        "sec": 1, "second": 1, "ms": Fraction(1, 1000), "min": 60, "minute": 60, "hr": 3600, "hour": 3600, "day": 86400,
-        "week": 604800,
+        "s": 1, "sec": 1, "second": 1, "ms": Fraction(1, 1000), "min": 60, "minute": 60, "h": 3600, "hr": 3600,
+        "hour": 3600, "day": 86400, "week": 604800,
     },
+    "year": {"year": 1, "yr": 1, "years old": 1, "year old": 1, "month": Fraction(1, 12)},
     "g": {"g": 1, "gram": 1, "kg": 1000, "kilogram": 1000, "mg": Fraction(1, 1000), "milligram": Fraction(1, 1000)},
     "lb": {"lb": 1, "pound": 1, "oz": Fraction(1, 16), "ounce": Fraction(1, 16)},
     "L": {
         "l": 1, "liter": 1, "litre": 1, "ml": Fraction(1, 1000), "milliliter": Fraction(1, 1000),
         "millilitre": Fraction(1, 1000),
     },
-    "$": {"dollar": 1, "cent": Fraction(1, 100)},
-    "m/s": {"m/s": 1, "meterspersecond": 1, "meterpersecond": 1, "metrespersecond": 1},
-    "mi/h": {"mph": 1, "milesperhour": 1, "mileperhour": 1},
-    "km/h": {"kph": 1, "km/h": 1, "kmh": 1, "kilometersperhour": 1},
+    "$": {"dollar": 1, "usd": 1, "cent": Fraction(1, 100)},
+    "€": {"euro": 1, "eur": 1},
+    "yuan": {"yuan": 1, "rmb": 1},
+    "yen": {"yen": 1},
+    "rad": {"rad": 1, "radian": 1},
 }  # fmt: skip
 _KNOWN = {name: (base, Fraction(factor)) for base, names in _FACTORS.items() for name, factor in names.items()}
+_ALIASES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h"}
+_PER = re.compile(r"\s*/\s*|\s+per\s+|(?<=[a-z])per(?=hour|second|minute)")
 _POWER_WORD = re.compile(r"(square|sq\.?|cubic|cu\.?)\s*(?=[a-z])")
 _POWERS = {"s": 2, "c": 3}
+_EXPONENT = re.compile(r"\s*\^\s*\{?\s*(\d)\s*\}?$")
+_MIN_NOUN = 4
 
 
 def read_unit(name: str, power: int = 1) -> tuple[str, Fraction]:
-    """(what is measured, size of the unit): cm to the second power is ("m^2", 1/10000).
+    """(what is measured, size of the unit): cm to the second power is ("m^2", 1/10000), km/h is ("m/s", 5/18).
 
-    A unit that is not known measures itself.
+    power: of the last factor. A unit that is not known measures itself, or counts things if it is a word.
     """
-    word = name.lower().strip()
+    word = re.sub(r"[\s~]+", " ", name.lower()).strip().rstrip(".")
+    factors = _PER.split(_ALIASES.get(word, word))
+    read = [_factor(factor, power if place == len(factors) - 1 else 1) for place, factor in enumerate(factors)]
+    size = read[0][1]
+    for _, divisor in read[1:]:
+        size /= divisor
+    return "/".join(base for base, _ in read), size
+
+
+def _factor(word: str, power: int) -> tuple[str, Fraction]:
+    if match := _EXPONENT.search(word):
+        word, power = word[: match.start()], int(match[1])
     if match := _POWER_WORD.match(word):
         word, power = word[match.end() :], _POWERS[match[1][0]]
-    word = re.sub(r"[\s~]", "", word).rstrip(".").removesuffix("s") if word not in ("ms", "s") else word
-    if word in ("", "unit", "point"):
+    word = word.strip().rstrip(".")
+    if word in ("", "unit", "units", "point", "points"):
         return ANY, Fraction(1)
-    base, factor = _KNOWN.get(word, (word, Fraction(1)))
-    return (base if power == 1 else f"{base}^{power}"), factor**power
+    for candidate in (word, word.removesuffix("s"), word.removesuffix("es")):
+        if candidate in _KNOWN:
+            base, factor = _KNOWN[candidate]
+            return (base if power == 1 else f"{base}^{power}"), factor**power
+    is_noun = not word.isascii() or (len(word) >= _MIN_NOUN and word.replace(" ", "").isalpha())
+    base = THINGS if is_noun else word.removesuffix("s").replace(" ", "")
+    return (base if power == 1 else f"{base}^{power}"), Fraction(1)
