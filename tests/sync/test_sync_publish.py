@@ -1,3 +1,5 @@
+"""One publication, between stand-ins for both ends."""
+
 from __future__ import annotations
 
 import asyncio
@@ -24,7 +26,60 @@ class Learner:
     async def open_channel(self, num_receivers: int) -> str:
         return "127.0.0.1:1"
 
-    async def publish(learner: Learner, engines: Engines) -> dict[str, float]:
+    async def publish(self, version: int) -> WeightManifest:
+        await asyncio.sleep(0)
+        if self.error:
+            raise self.error
+        return WeightManifest(version=version, buckets=BUCKETS)
+
+
+class Engines:
+    """All engines, and their audience, in one."""
+
+    starving = False
+    key = "all"
+
+    def __init__(self, *buckets: Sequence[BucketSum], hang: bool = False, version: int | None = None) -> None:
+        self.buckets = buckets
+        self.hang = hang
+        self.version = version
+        self.cancelled = False
+        self.num_receivers = max(1, len(buckets))
+        self.engines = range(len(buckets))
+        self.confirmed: list[int] = []
+        self.num_inspections = 0
+
+    def when_new(self, ask_for_weights: object) -> None:
+        pass
+
+    @asynccontextmanager
+    async def everyone(self) -> AsyncIterator[Engines]:
+        yield self
+
+    newcomers = everyone
+
+    async def open_channel(self, address: str) -> None:
+        pass
+
+    async def receive(self, version: int) -> list[WeightManifest]:
+        try:
+            await asyncio.sleep(60 if self.hang else 0)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return [WeightManifest(version=self.version or version, buckets=tuple(b)) for b in self.buckets]
+
+    def confirm(self, version: int) -> None:
+        self.confirmed.append(version)
+
+    async def inspect(self) -> None:
+        self.num_inspections += 1
+
+    def health(self) -> dict[str, float]:
+        return {"engine/num_engines": 2.0}
+
+
+def publish(learner: Learner, engines: Engines) -> dict[str, float]:
     return dict(asyncio.run(WeightPublisher(learner, engines).publish(3)).values)
 
 
@@ -68,7 +123,7 @@ def test_when_both_ends_fail_both_are_heard() -> None:
 
     class Dying(Engines):
         async def receive(self, version: int) -> list[WeightManifest]:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.02)
             raise SyncError("engine-1 died")
 
     with pytest.raises(SyncError, match=r"(?s)engine-1 died.*connection broke"):
