@@ -102,7 +102,9 @@ class FakeLearner:
     async def step(self, batch: PackedStep) -> StepStats:
         self.batches.append(batch)
         self.skill = min(1.0, self.skill + self.gain)
-        return StepStats({"loss/policy": -self.skill, "actor/grad_norm": 1.0, "actor/lr": 1e-6})
+        return StepStats(
+            {"loss/policy": -self.skill, "actor/grad_norm": 1.0, "actor/lr": 1e-6, "mismatch/num_tokens": 0.0}
+        )
 
     async def open_channel(self, num_receivers: int) -> str:
         return "fake"

@@ -19,6 +19,22 @@ SegmentReduce = Callable[[Tensor], Tensor]
 """Adds per-sequence partial sums [S] over the ranks that share a sequence (context parallel); returns the totals."""
 
 
+LOG_RATIO_LIMIT = 20.0
+"""|log ratio| is cut here: e^20 is far outside every clip range, and exp in fp32 overflows at 88."""
+
+
+def limited(log_ratio: Tensor) -> Tensor:
+    """Cut to LOG_RATIO_LIMIT; with `where`, since the gradient of torch.clamp at NaN is 0, which would hide a broken
+    forward pass."""
+    return torch.where(log_ratio.abs() > LOG_RATIO_LIMIT, LOG_RATIO_LIMIT * log_ratio.sign(), log_ratio)
+
+
+def sequence_sums(values: Tensor, batch: MicroBatch, segment_reduce: SegmentReduce) -> Tensor:
+    """[T] -> [S], over whole sequences."""
+    partial = values.new_zeros(batch.cu_seqlens.numel() - 1).index_add(0, batch.segment_ids, values)
+    return segment_reduce(partial)
+
+
 class LogRatio(Protocol):
     def __call__(self, logprobs: Tensor, old_logprobs: Tensor, batch: MicroBatch) -> Tensor: ...
 
@@ -43,15 +59,10 @@ class SequenceLogRatio:
     def __call__(self, logprobs: Tensor, old_logprobs: Tensor, batch: MicroBatch) -> Tensor:
         with torch.no_grad():
             log_ratio = torch.where(batch.loss_mask, logprobs - old_logprobs, 0.0)  # [T]
-            total = self._sum(log_ratio, batch)  # [S]
-            count = self._sum(batch.loss_mask.to(log_ratio.dtype), batch)  # [S]
+            total = sequence_sums(log_ratio, batch, self._segment_reduce)  # [S]
+            count = sequence_sums(batch.loss_mask.to(log_ratio.dtype), batch, self._segment_reduce)  # [S]
             mean = total / count.clamp(min=1.0)  # [S]; a sequence without response tokens has mean 0
         return torch.where(batch.loss_mask, logprobs - logprobs.detach() + mean[batch.segment_ids], 0.0)
-
-    def _sum(self, values: Tensor, batch: MicroBatch) -> Tensor:
-        """[T] -> [S], whole sequences."""
-        partial = values.new_zeros(batch.cu_seqlens.numel() - 1).index_add(0, batch.segment_ids, values)
-        return self._segment_reduce(partial)
 
 
 def build_log_ratio(config: LossConfig, segment_reduce: SegmentReduce) -> LogRatio:

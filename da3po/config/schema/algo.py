@@ -100,6 +100,9 @@ class LossConfig:
     clip_low, clip_high: eps_l and eps_h.
     dual_clip: c > 1 bounds the loss of tokens with negative advantage; null is off.
     aggregation: token_mean (Eq. 9) | sequence_mean (Eq. 4: mean over a sample's tokens, then over samples).
+    correction: of samples that older weights made, by w = pi_old / mu of a token or of its sequence: none |
+        token_tis, sequence_tis (multiply by min(w, high)) | token_mask, sequence_mask (by w within the bounds, else 0).
+    correction_low, correction_high: the bounds on w; low is for the masks.
     normalizer: global = one denominator per optimizer update | reference = the 2025 recipe's (mean per micro-batch
         and rank, weighted by sequence count).
     """
@@ -110,6 +113,9 @@ class LossConfig:
     dual_clip: float | None = None
     aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
     normalizer: Literal["global", "reference"] = "global"
+    correction: Literal["none", "token_tis", "sequence_tis", "token_mask", "sequence_mask"] = "none"
+    correction_low: float = 0.5
+    correction_high: float = 2.0
 
     def __post_init__(self) -> None:
         require(0 < self.clip_low < 1, f"algo.loss.clip_low must lie between 0 and 1, got {self.clip_low}")
@@ -117,6 +123,11 @@ class LossConfig:
         require(
             self.dual_clip is None or self.dual_clip > 1,
             f"algo.loss.dual_clip must be > 1 or null, got {self.dual_clip}",
+        )
+        require(
+            0 <= self.correction_low < 1 <= self.correction_high,
+            "algo.loss.correction_low and correction_high must have 1 between them, "
+            f"got {self.correction_low} and {self.correction_high}",
         )
 
 

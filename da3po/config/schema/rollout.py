@@ -72,9 +72,23 @@ class RewardConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchConfig:
-    """Limits on |log-prob of the engine - log-prob of the learner| over fresh samples; null logs only."""
+    """Limits on how engine and learner disagree about the log-probs of fresh tokens; null logs only.
+
+    max_mean: of |log-prob of the engine - log-prob of the learner|.
+    max_kl: of the estimated KL(engine || learner), in nats a token.
+    min_ess: least effective sample size, as a share of the tokens, of importance weights between the two.
+    max_trend: the mean difference over five steps, divided by that over the five before.
+    """
 
     max_mean: float | None = None
+    max_kl: float | None = None
+    min_ess: float | None = None
+    max_trend: float | None = None
 
     def __post_init__(self) -> None:
         require(self.max_mean is None or self.max_mean > 0, f"mismatch.max_mean must be > 0, got {self.max_mean}")
+        require(self.max_kl is None or self.max_kl > 0, f"mismatch.max_kl must be > 0, got {self.max_kl}")
+        require(
+            self.min_ess is None or 0 < self.min_ess <= 1, f"mismatch.min_ess must lie in (0, 1], got {self.min_ess}"
+        )
+        require(self.max_trend is None or self.max_trend > 1, f"mismatch.max_trend must be > 1, got {self.max_trend}")
