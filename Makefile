@@ -6,7 +6,7 @@ ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: train test test-slow test-matrix test-all lint format setup clean
+.PHONY: train test test-slow test-slurm test-gpu test-matrix test-all lint format setup clean
 
 train: setup
 	$(BIN)/da3po train experiment=quickstart $(ARGS)
@@ -15,14 +15,22 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu and not matrix" $(ARGS)
 
 test-slow: setup
-	$(BIN)/python -m pytest -m "(slow or slurm) and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not slurm and not gpu" $(ARGS)
+
+# Jobs on a Slurm of two nodes that the tests bring up: needs root and Debian's slurm-wlm and munge; skipped elsewhere.
+test-slurm: setup
+	$(BIN)/python -m pytest -m slurm $(ARGS)
+
+# What only a machine with an NVIDIA GPU can show; skipped elsewhere.
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 # Every learner layout by models, algorithms and budgets, for changes to the learner. tools/test_matrix.sh has it on
 # Python 3.12 and megatron-core 0.19.
 test-matrix: setup
 	$(BIN)/python -m pytest -m matrix $(ARGS)
 
-test-all: test test-slow
+test-all: test test-slow test-slurm
 
 lint: setup
 	$(BIN)/ruff check .

@@ -40,7 +40,7 @@ from da3po.eval.record import weights_fingerprint
 from da3po.eval.summaries import compare, describe, read_summaries
 from da3po.eval.table import score_of, tables
 from da3po.eval.task import Evaluation, Task, contamination_line
-from da3po.launch import Engines, check_length, num_gpus, reserve
+from da3po.launch import Engines, check_length, reserve
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.reward.golds import objection
@@ -173,7 +173,7 @@ def _evaluate(config: Config) -> int:
             logger.info("every problem has its samples already; nothing is generated")
             return asyncio.run(_finish(evaluations, _nothing, _no_grades, run_dir))
         logger.info("%d problems to sample", pending)
-        with Session(config.cluster, num_gpus(config, prepared.platform, training=False)):
+        with Session(config.cluster):
             return run_main_task(_run(config, prepared, evaluations, run_dir))
 
 

@@ -27,14 +27,6 @@ from da3po.runtime.platform import Platform
 CLOSE_SECONDS = 15.0
 
 
-def num_gpus(config: Config, platform: Platform, *, training: bool) -> int:
-    """GPUs that the run takes in all."""
-    if platform.device == "cpu":
-        return 0
-    ranks = config.parallel.num_ranks if training else 0
-    return ranks + config.engine.num_engines * config.engine.tp
-
-
 async def reserve(config: Config, platform: Platform, model: Path, logs: Path, *, training: bool) -> Placement:
     """Room for all processes of the run, on nodes that see its files. Raises ClusterError if there is none."""
     if config.cluster.kind == "existing":

@@ -32,7 +32,7 @@ from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
 from da3po.eval.during import DuringTraining, compare_ends
 from da3po.forecast import dry_run
-from da3po.launch import Engines, Ranks, check_length, num_gpus, reserve
+from da3po.launch import Engines, Ranks, check_length, reserve
 from da3po.learner.client import RemoteLearner
 from da3po.learner.megatron.fields import check_device_fields, check_fields
 from da3po.learner.megatron.precision import check_device
@@ -96,7 +96,7 @@ def _train(config: Config) -> int:
             return 0
         run_dir.config.write_text(dump(config), encoding="utf-8")
         logger.info("%s; run directory %s", prepared.platform.reason, run_dir.path)
-        with Session(config.cluster, num_gpus(config, prepared.platform, training=True)):
+        with Session(config.cluster):
             interruption = Interruption(config.checkpoint.grace_seconds)
             try:
                 run = _run(config, prepared, run_dir, checkpoints, identity, start, interruption)

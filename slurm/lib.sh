@@ -8,11 +8,11 @@ readonly CHECKPOINTED=138
 
 fail() { printf 'da3po: %s\n' "$*" >&2; exit 1; }
 
-# One process on every node, without taking the cores and GPUs away from other steps of the job.
-on_every_node() {
+# srun with one process on each of the first $1 nodes, in the container if there is one. Replaces the shell.
+on_nodes() {
+    local nodes=$1 && shift
     local options=(
-        --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1
-        --cpus-per-task="$CPUS"
+        --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$CPUS"
         # The first node that fails ends the others, and Slurm's line names it. Nodes leave soon after the run ends.
         --kill-on-bad-exit=1 --wait=60
     )
@@ -21,6 +21,11 @@ on_every_node() {
             --container-mounts="$PWD:$PWD,$DA3PO_JOB_DIR:$DA3PO_JOB_DIR,$DA3PO_HOME:$DA3PO_HOME${CONTAINER_MOUNTS:+,$CONTAINER_MOUNTS}")
     fi
     exec srun "${options[@]}" "$@"
+}
+
+# Run a command of da3po that needs no Ray on the first node; ends the script with the command's exit code.
+run_on_one_node() {
+    on_nodes 1 "$PYTHON" -m da3po.cli "$@"
 }
 
 # Run a command of da3po on a Ray cluster of this job's nodes; ends the script with the command's exit code.
@@ -33,7 +38,7 @@ run_on_cluster() {
     RAY_AUTH_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
     DA3PO_NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ' ')
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN DA3PO_NODES
-    on_every_node "$PYTHON" -m da3po.cluster.node "$folder" "$PYTHON" -m da3po.cli "$@" cluster.kind=existing &
+    on_nodes "$SLURM_JOB_NUM_NODES" "$PYTHON" -m da3po.cluster.node "$folder" "$PYTHON" -m da3po.cli "$@" cluster.kind=existing &
     watch_step $! "$folder"
 }
 

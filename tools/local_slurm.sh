@@ -75,6 +75,7 @@ up() {
     need
     [ ! -e "$DIR/slurm.conf" ] || die "$DIR has one already; take it down first"
     mkdir -p "$DIR/state" "$DIR/spool-${NODES[0]}" "$DIR/spool-${NODES[1]}"
+    chmod a+x "$DIR"  # munged refuses a socket that others cannot reach
     write_conf "$(free_ports)"
     mungekey --create --keyfile="$DIR/munge.key" --bits=1024
     munged --key-file="$DIR/munge.key" --socket="$DIR/munge.socket" --pid-file="$DIR/munged.pid" \

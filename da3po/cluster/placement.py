@@ -40,9 +40,10 @@ class Placement:
     @classmethod
     async def reserve(cls, demand: Demand, timeout: float) -> Placement:
         """Raises ClusterError at once if the nodes are too small, after `timeout` seconds if they are not free."""
-        names = {node["NodeID"]: node["NodeName"] for node in ray.nodes() if node["Alive"]}
+        names = node_names()
+        amounts = _amounts(names, demand.resource)
         try:
-            bundles = make_bundles(demand, _amounts(demand.resource))
+            bundles = make_bundles(demand, amounts)
         except DoesNotFit as error:
             raise ClusterError(str(error)) from error
         group = placement_group([{demand.resource: size * demand.share} for size in bundles.sizes], strategy="SPREAD")
@@ -51,7 +52,7 @@ class Placement:
             free = ray.available_resources().get(demand.resource, 0)
             raise ClusterError(
                 f"{demand} did not find room within {timeout:g} s (cluster.start_timeout): of "
-                f"{sum(_amounts(demand.resource).values()):g} {demand.resource}s {free:g} are free now, not all on the "
+                f"{sum(amounts.values()):g} {demand.resource}s {free:g} are free now, not all on the "
                 "nodes where they are needed; does another run use this cluster?"
             )
         nodes = [names[node] for _, node in sorted(placement_group_table(group)["bundles_to_node_id"].items())]
@@ -70,10 +71,22 @@ class Placement:
         remove_placement_group(self._group)
 
 
-def _amounts(resource: str) -> dict[str, float]:
-    """How much of it each node has, in the order of the nodes' names."""
-    nodes = {node["NodeName"]: node["Resources"].get(resource, 0.0) for node in ray.nodes() if node["Alive"]}
-    return {name: nodes[name] for name in sorted(nodes, key=natural)}
+def node_names() -> dict[str, str]:
+    """Name of each node by its id, in the order of names. Those that are called the same get a number besides."""
+    found = sorted(
+        (natural(node["NodeName"]), node["NodeID"], node["NodeName"]) for node in ray.nodes() if node["Alive"]
+    )
+    names: dict[str, str] = {}
+    for _, node, name in found:
+        again = sum(other.partition("#")[0] == name for other in names.values())
+        names[node] = f"{name}#{again + 1}" if again else name
+    return names
+
+
+def _amounts(names: Mapping[str, str], resource: str) -> dict[str, float]:
+    """How much of it each node has."""
+    resources = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+    return {name: resources[node].get(resource, 0.0) for node, name in names.items()}
 
 
 def _slot(demand: Demand, group: PlacementGroup, bundle: int, node: str, size: int) -> Slot:

@@ -30,16 +30,14 @@ class Session:
     A local session listens on loopback only, without a dashboard, on ports that Ray finds free.
     """
 
-    def __init__(self, config: ClusterConfig, num_gpus: int) -> None:
+    def __init__(self, config: ClusterConfig) -> None:
         self._config = config
-        self._num_gpus = num_gpus
 
     def __enter__(self) -> Session:
         if self._config.kind == "existing":
             self._join()
         else:
             self._start()
-        self._check_gpus()
         return self
 
     def __exit__(
@@ -70,11 +68,6 @@ class Session:
                 "`ray job submit` starts it there"
             )
         _init(address=address, namespace=f"da3po-{os.getpid()}", log_to_driver=False, logging_level=logging.ERROR)
-
-    def _check_gpus(self) -> None:
-        have = int(ray.cluster_resources().get("GPU", 0))
-        if have < self._num_gpus:
-            raise ClusterError(f"the run needs {self._num_gpus} GPUs for learner and engines, the cluster has {have}")
 
 
 def _init(**options: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from da3po.cluster.placement import node_names
 from da3po.cluster.session import ClusterError
 
 # A network file system may show a new file to other nodes late.
@@ -23,13 +24,13 @@ async def check_shared(folder: Path, files: Sequence[Path]) -> None:
     canary = folder / f".seen-by-all-{secrets.token_hex(4)}"
     canary.touch()
     wanted = [str(path) for path in (canary, *files)]
-    nodes = {node["NodeName"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    names = node_names()
     try:
-        answers = [_look_from(node, wanted) for node in nodes.values()]
-        missing = dict(zip(nodes, await asyncio.gather(*answers), strict=True))
+        answers = await asyncio.gather(*(_look_from(node, wanted) for node in names))
     finally:
         canary.unlink()
-    if blind := [f"{name} does not see {', '.join(paths)}" for name, paths in missing.items() if paths]:
+    missing = zip(names.values(), answers, strict=True)
+    if blind := [f"{name} does not see {', '.join(paths)}" for name, paths in missing if paths]:
         raise ClusterError("; ".join(blind) + ": run.dir and model.path must lie on a file system that all nodes share")
 
 

@@ -143,7 +143,7 @@ def run_pool(args: argparse.Namespace) -> None:
         args=(spec,),
         env={"OMP_NUM_THREADS": str(args.num_threads)},
     )
-    with tempfile.TemporaryDirectory() as logs, Session(ClusterConfig(), num_gpus=0), asyncio.Runner() as runner:
+    with tempfile.TemporaryDirectory() as logs, Session(ClusterConfig()), asyncio.Runner() as runner:
 
         async def start() -> RemoteEngine:
             engine = RemoteEngine(Worker(worker, Path(logs), concurrent=True))
