@@ -61,8 +61,10 @@ def decide_start(config: Config, checkpoints: CheckpointDirectory, identity: dic
         return Start(weights=find_checkpoint(Path(source)) if source else None)
     state = checkpoint.state()
     check_identity(checkpoint, state["identity"], identity)
-    known = Best(**state["best"]) if state.get("best") else None
-    return Start(step=checkpoint.step, checkpoint=checkpoint, rollouts=state["rollouts"], best=checkpoints.best(known))
+    best = checkpoints.best(Best(**state["best"]) if state.get("best") else None)
+    if best is not None:
+        checkpoints.mark_best(best)
+    return Start(step=checkpoint.step, checkpoint=checkpoint, rollouts=state["rollouts"], best=best)
 
 
 def identify(config: Config, model: Path, prompts: Sequence[Prompt]) -> dict[str, Any]:

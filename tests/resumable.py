@@ -11,7 +11,7 @@ import contextlib
 import functools
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,22 +41,22 @@ OPTIONS = [
 ]  # fmt: skip
 PHASES = ("start", "rollout", "grading", "learning", "sync", "evaluation", "saving")
 
-# Called at the beginning of every phase of every step with both; a test ends the run from there, or kills it.
-Happening = Callable[[str, int], None]
+# Called at the beginning of every phase of every step with both; a test ends the run from there, or holds it.
+Enters = Callable[[str, int], Awaitable[None]]
 
 
 class Learner(fakes.FakeLearner):
     """Its one weight is a running sum over everything that it was trained on, with momentum for an optimizer."""
 
-    def __init__(self, channel: fakes.FakeChannel, happens: Happening) -> None:
+    def __init__(self, channel: fakes.FakeChannel, enters: Enters) -> None:
         super().__init__(channel, skill=0.4)
         self.momentum = 0.0
         self.loaded_weights = False
-        self._happens = happens
+        self._enters = enters
         self._copy: tuple[Path, str] | None = None
 
     async def step(self, batch: PackedStep) -> StepStats:
-        self._happens("learning", batch.step)
+        await self._enters("learning", batch.step)
         seen = sum(
             float((micro.weights * micro.advantages * (1 + micro.labels)).sum())
             for update in batch.updates
@@ -74,7 +74,7 @@ class Learner(fakes.FakeLearner):
         await self.finish_saving()
 
     async def start_saving(self, path: Path) -> None:
-        self._happens("saving", -1)
+        await self._enters("saving", -1)
         self._copy = (path, json.dumps([self.skill, self.momentum]))
 
     async def is_saving(self) -> bool:
@@ -99,40 +99,44 @@ def _config(overrides: tuple[str, ...]) -> Config:
     return load([*OPTIONS, *overrides])
 
 
-def nothing_happens(phase: str, step: int) -> None:
+async def nothing_happens(phase: str, step: int) -> None:
     pass
 
 
 class Run:
     """One start of the command on a run directory."""
 
-    def __init__(self, folder: Path, *overrides: str, happens: Happening = nothing_happens, count: int = 13) -> None:
+    def __init__(self, folder: Path, *overrides: str, enters: Enters = nothing_happens, count: int = 13) -> None:
         """count: prompts of the data set; some 30 are drawn, so that epochs end within a run."""
         self.config = _config(overrides)
         self.run_dir = RunDirectory(folder)
         self.interruption = Interruption(self.config.checkpoint.grace_seconds)
         self.data = TrainingSet(prompts=fakes.prompts(count), weights=[1.0] * count)
-        self._happens = happens
         self.channel = fakes.FakeChannel()
         self.engine = fakes.FakeEngine(self.channel)
-        self.learner = Learner(self.channel, happens)
+        self._test_enters = enters
+        self.learner = Learner(self.channel, self._enters)
         self.step = 0
         self._evaluating = False
 
+    async def _enters(self, phase: str, step: int) -> None:
+        """Saving is of the last finished step, which the learner does not know."""
+        await self._test_enters(phase, self.step if phase == "saving" else step)
+
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
         phase = "evaluation" if self._evaluating else "rollout"
-        self._happens(phase, self.step + (phase == "rollout"))
+        await self._enters(phase, self.step + (phase == "rollout"))
         async for result in self.engine.generate(requests):
             await asyncio.sleep(0)
             yield result
 
     async def grade(self, gold: str, responses: Sequence[str]) -> Any:
         if not self._evaluating:
-            self._happens("grading", self.step + 1)
+            await self._enters("grading", self.step + 1)
         return await fakes.grade_text(gold, responses)
 
     async def publish(self, version: int) -> StepStats:
-        self._happens("sync", version)
+        await self._enters("sync", version)
         await asyncio.sleep(0)
         await self.learner.publish(version)
         await self.engine.receive(version)
@@ -142,17 +146,17 @@ class Run:
     def identity(self) -> dict[str, Any]:
         return {"data (its prompts)": fingerprint(self.data.prompts), "run.init_from": self.config.run.init_from}
 
-    def go(self) -> Run:
+    def go(self, main_task: Callable[[Coroutine[Any, Any, int]], int] = asyncio.run) -> Run:
         """To the end, or to where it is asked to end: Interrupted is raised as the command sees it."""
         with self.run_dir.open(), contextlib.redirect_stdout(io.StringIO()):
             self.checkpoints = open_checkpoints(self.config, self.run_dir)
             self.begin = decide_start(self.config, self.checkpoints, self.identity)
-            asyncio.run(self._go())
+            main_task(self._go())
         return self
 
-    async def _go(self) -> None:
+    async def _go(self) -> int:
         config, start, interruption = self.config, self.begin, self.interruption
-        self._happens("start", start.step)
+        await self._enters("start", start.step)
         interruption.check()
         recorder = build_recorder(config.logging, self.run_dir.path, after=start.step, last_step=config.train.steps)
         pool: Any = SimpleNamespace(pool=SimpleNamespace(generate=self.generate))
@@ -182,6 +186,7 @@ class Run:
                 await train_to_the_end(run, saver)
         finally:
             recorder.close()
+        return 0
 
     def seen(self) -> dict[str, Any]:
         """All that must be the same, however often the run was stopped on its way."""

@@ -23,11 +23,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def interrupted_in(folder: Path, phase: str, step: int, *overrides: str) -> Run:
     """A run that is asked to end at the beginning of a phase of a step. Returns it when it has ended."""
 
-    def happens(now: str, at: int) -> None:
-        if now == phase and (at == step or (phase == "saving" and run.step == step)):
+    async def enters(now: str, at: int) -> None:
+        if (now, at) == (phase, step):
             run.interruption.ask(signal.SIGTERM)
 
-    run = Run(folder, *overrides, happens=happens)
+    run = Run(folder, *overrides, enters=enters)
     with pytest.raises(Interrupted) as ended:
         run.go()
     assert ended.value.exit_code == 128 + signal.SIGTERM
