@@ -20,13 +20,14 @@ import fakes
 
 from da3po import loop, train
 from da3po.algo.mismatch import MismatchGate
-from da3po.checkpoint.boundary import Boundaries, CutShortEvaluator, CutShortRollouts
+from da3po.checkpoint.boundary import CutShortEvaluator, CutShortRollouts
 from da3po.checkpoint.run_directory import RunDirectory
 from da3po.config.load import load
 from da3po.config.schema import Config
 from da3po.data.cursor import fingerprint
 from da3po.data.prompts import TrainingSet
 from da3po.resume import build_saver, decide_start, open_checkpoints, take_up, train_to_the_end
+from da3po.rollout.pipeline import PublishBetweenBatches, RolloutPipeline
 from da3po.runtime.interruption import Interruption
 from da3po.runtime.recorder import build_recorder
 from da3po.types import GroupRequest, GroupResult, PackedStep, StepStats
@@ -159,23 +160,23 @@ class Run:
         await self._enters("start", start.step)
         interruption.check()
         recorder = build_recorder(config.logging, self.run_dir.path, after=start.step, last_step=config.train.steps)
-        pool: Any = SimpleNamespace(pool=SimpleNamespace(generate=self.generate))
+        pool: Any = SimpleNamespace(pool=SimpleNamespace(generate=self.generate, num_aborted_tokens=0))
         graders: Any = SimpleNamespace(grade=self.grade)
         collector = train.build_collector(config, self.data, pool, graders)
-        await take_up(start, self.learner, collector, self.run_dir)
-        boundaries = Boundaries(collector, after=start.step)
+        rollouts = RolloutPipeline(collector, config.rollout.max_lag)
+        await take_up(start, self.learner, rollouts, self.run_dir)
         saver = build_saver(
-            config, self.checkpoints, self.identity, start, self.learner, boundaries.state_of, recorder.checkpoint
+            config, self.checkpoints, self.identity, start, self.learner, rollouts.state_of, recorder.checkpoint
         )
         evaluator = train.build_evaluator(config, fakes.prompts(5), pool, graders, self.run_dir, recorder, saver)
         run = loop.Run(
             step=start.step,
             last_step=config.train.steps,
-            rollouts=CutShortRollouts(boundaries, interruption),
+            rollouts=CutShortRollouts(rollouts, interruption),
             packer=train.build_packer(config),
             learner=self.learner,
             gate=MismatchGate(config.mismatch),
-            weights=SimpleNamespace(publish=self.publish),
+            weights=PublishBetweenBatches(SimpleNamespace(publish=self.publish), rollouts),
             evaluator=CutShortEvaluator(_Telling(evaluator, self), interruption),
             checkpoints=saver,
             recorder=_Counting(recorder, self),
