@@ -81,7 +81,7 @@ def _import(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "overrides", nargs="*", metavar="parallel.KEY=VALUE", help="a layout to check the model against"
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     model_dir = locate_model(options.model)
     if options.overrides:
         check_layout(read_model_spec(model_dir), load(options.overrides).parallel)
