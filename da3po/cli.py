@@ -12,6 +12,7 @@ COMMANDS = {
         "train a model with reinforcement learning: da3po train experiment=quickstart [key=value ...]",
     ),
     "plan": ("da3po.forecast", "what a run would take: da3po plan [--search] [--json] experiment=NAME [key=value ...]"),
+    "doctor": ("da3po.doctor", "can this machine do it: da3po doctor [--cluster] [--json] [key=value ...]"),
     "eval": ("da3po.evaluate", "evaluate a model: da3po eval model=DIR data.eval=FILE [key=value ...]"),
     "convert": ("da3po.convert", "convert between checkpoints and Hugging Face models: da3po convert export RUN OUT"),
     "grade": ("da3po.grade", "grade answers in a file: da3po grade FILE.jsonl [--grader NAME]"),

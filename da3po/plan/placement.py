@@ -20,19 +20,19 @@ def place(parallel: ParallelConfig, engine: EngineConfig, cluster: ClusterConfig
     """Fill the nodes in order: learner ranks first, whole tensor-parallel groups together, then engines.
 
     Ranks are numbered tp fastest, so that a run of parallel.tp ranks is one tensor-parallel group, which talks in every
-    layer and so stays inside a node. An engine larger than a node takes whole nodes.
+    layer and so stays inside a node. So does an engine.
 
     Raises ConfigError, with the numbers, if a group or an engine cannot be placed or the nodes are too few.
     """
     size = cluster.gpus_per_node
     if size is None:
         raise ConfigError("cluster.gpus_per_node is not given, so there are no nodes to place anything on")
-    _check_inside("parallel.tp", parallel.tp, size)
-    if engine.tp > size and engine.tp % size:
-        raise ConfigError(f"engine.tp={engine.tp} is no multiple of cluster.gpus_per_node={size}; {size} would do")
+    for key, tp in (("parallel.tp", parallel.tp), ("engine.tp", engine.tp)):
+        if tp > size:
+            raise ConfigError(f"{key}={tp} does not fit in a node of cluster.gpus_per_node={size}; {size} would do")
     nodes = [_Node(free=size, ranks=[], engines={}) for _ in range(cluster.num_nodes)]
     _place_ranks(nodes, parallel)
-    _place_engines(nodes, engine, size)
+    _place_engines(nodes, engine)
     return tuple(NodeShare(ranks=tuple(node.ranks), engines=dict(node.engines), idle=node.free) for node in nodes)
 
 
@@ -41,11 +41,6 @@ class _Node:
     free: int
     ranks: list[int]
     engines: dict[int, int]
-
-
-def _check_inside(key: str, tp: int, size: int) -> None:
-    if tp > size:
-        raise ConfigError(f"{key}={tp} does not fit in a node of cluster.gpus_per_node={size} GPUs; {size} would do")
 
 
 def _place_ranks(nodes: list[_Node], parallel: ParallelConfig) -> None:
@@ -60,16 +55,13 @@ def _place_ranks(nodes: list[_Node], parallel: ParallelConfig) -> None:
         node.free -= parallel.tp
 
 
-def _place_engines(nodes: list[_Node], engine: EngineConfig, size: int) -> None:
-    """Each engine in the first nodes that have its share whole: one node, or as many whole nodes as it needs."""
-    share = min(engine.tp, size)
+def _place_engines(nodes: list[_Node], engine: EngineConfig) -> None:
     for index in range(engine.num_engines):
-        homes = [node for node in nodes if node.free >= share][: engine.tp // share]
-        if len(homes) < engine.tp // share:
+        node = next((node for node in nodes if node.free >= engine.tp), None)
+        if node is None:
             raise ConfigError(
-                f"engine.num_engines={engine.num_engines} of engine.tp={engine.tp} do not fit beside the learner: the "
-                f"GPUs that are left lie in pieces too small; {index} would do"
+                f"engine.num_engines={engine.num_engines} of engine.tp={engine.tp} do not fit beside the learner: its "
+                f"ranks leave {sum(node.free for node in nodes)} GPUs in pieces too small; {index} would do"
             )
-        for node in homes:
-            node.engines[index] = share
-            node.free -= share
+        node.engines[index] = engine.tp
+        node.free -= engine.tp

@@ -1,0 +1,86 @@
+"""`da3po doctor` as a whole, on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from da3po import doctor
+from da3po.health.finding import Finding
+
+
+@pytest.fixture(autouse=True)
+def only_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The checks of a node have tests of their own, and take long."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "check_node", lambda need, num_nodes: [Finding(topic="host", name="cores", value="2")])
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = doctor.main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_quickstart_is_healthy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, found = run(capsys, "experiment=quickstart")
+    assert code == 0 and found["healthy"]
+    of_run = {one["name"]: one for one in found["nodes"]["the run"]}
+    assert of_run["grader math"]["value"] == "32 of 32 reference answers are right, 0 made-up ones are"
+    assert of_run["tokenizer"]["value"].startswith("32 of 32 prompts come back")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run(capsys, "experiment=quickstart", "data.train=nowhere.jsonl")
+    assert code == 1 and not found["healthy"]
+    assert "nowhere.jsonl" in found["nodes"]["the run"][0]["meaning"]
+
+
+def test_golds_that_no_answer_can_meet_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [{"problem": "1 + 1", "answer": "2"}, {"problem": "how?", "answer": "987654321"}]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, found = run(capsys, "experiment=quickstart", f"data.train={path}")
+    grader = next(one for one in found["nodes"]["the run"] if one["name"] == "grader math")
+    assert code == 1 and grader["status"] == "problem" and "1 made-up ones are" in grader["value"]
+
+
+def test_a_model_of_the_hub_is_not_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run(capsys, "experiment=quickstart", "model.path=Qwen/Qwen3-4B-Base")
+    model = next(one for one in found["nodes"]["the run"] if one["name"] == "model.path")
+    assert code == 0 and model["status"] == "note" and "would be downloaded" in model["meaning"]
+
+
+def test_the_readable_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["experiment=quickstart", "data.train=nowhere.jsonl"]) == 1
+    said = capsys.readouterr().out
+    assert "the run: data.train:" in said and "problems: 1" in said
+
+
+def test_unknown_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--clutser"]) == 2
+    assert "da3po doctor has no option --clutser" in capsys.readouterr().err
+
+
+def test_a_cluster_needs_an_address(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert doctor.main(["--cluster"]) == 1
+    assert "RAY_ADDRESS" in capsys.readouterr().err
+
+
+def test_nodes_are_compared() -> None:
+    def node(version: str) -> list[Finding]:
+        return [Finding(topic="packages", name="torch", value=version)]
+
+    found = list(doctor._compare({"a": node("2.13.0"), "b": node("2.14.0")}, wanted=3))
+    assert [one.status for one in found] == ["problem", "problem"]
+    assert "cluster.num_nodes=3" in found[0].meaning and found[1].meaning == "a: 2.13.0, b: 2.14.0"
+    assert [one.status for one in doctor._compare({"a": node("1"), "b": node("1")}, wanted=2)] == ["ok"]
+
+
+def test_a_node_that_does_not_answer_is_a_problem() -> None:
+    (found,) = doctor._findings(TimeoutError())
+    assert found.status == "problem" and found.meaning == "TimeoutError"
