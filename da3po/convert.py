@@ -11,27 +11,20 @@ held against its source, and the report, conversion.md and conversion.json, lies
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-
-import torch
 
 from da3po.command import USAGE_ERROR, run_command, wants_help
 from da3po.config.load import load
 from da3po.conversion.convert import ProofError, Proving, export_model, import_model
-from da3po.conversion.probe import Probe
 from da3po.conversion.proof import TOLERANCE
 from da3po.conversion.push import PushError, check_push, push
 from da3po.conversion.source import find_source, held
-from da3po.learner.megatron.probe import Request, learner_logprobs
+from da3po.learner.megatron.probe import learner_logprobs
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.plan.layout import check_layout
 from da3po.runtime.logs import set_up_logging
-
-logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 GB = 10**9
@@ -98,10 +91,4 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def _proving(options: argparse.Namespace) -> Proving:
-    return Proving(learner=None if options.no_logprobs else run_learner, tolerance=options.tolerance)
-
-
-def run_learner(checkpoint: Path, model_dir: Path, probe: Probe, rounded_to: str | None) -> torch.Tensor:
-    """The learner's log-probs of a probe (see `da3po.conversion.proof.LearnerLogprobs`)."""
-    question = Request(checkpoint=str(checkpoint), model_dir=str(model_dir), rounded_to=rounded_to, **asdict(probe))
-    return learner_logprobs(question)
+    return Proving(learner=None if options.no_logprobs else learner_logprobs, tolerance=options.tolerance)

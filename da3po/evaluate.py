@@ -2,6 +2,7 @@
 
     da3po eval model=DIR benchmark=aime24,amc data.dir=FOLDER     the paper's protocol, or a part of it
     da3po eval model=DIR data.eval=FILE                           any file of problems
+    da3po eval model.path=RUN ...                                 a run's newest checkpoint, or a step's folder
     da3po eval compare RUN_A RUN_B                                two evaluations, problem by problem
     da3po eval table RUN...                                       evaluations as the paper's tables
 
@@ -28,6 +29,8 @@ from da3po.command import USAGE_ERROR, run_command, run_main_task, wants_help
 from da3po.config.load import help_text, load
 from da3po.config.rules import EVALUATION, check
 from da3po.config.schema import BenchmarkConfig, Config, DataConfig
+from da3po.conversion.cached import exported
+from da3po.conversion.convert import ProofError, Proving
 from da3po.data.files import short_name
 from da3po.data.overlap import TrainingTexts
 from da3po.data.problems import DataError, Problem
@@ -41,6 +44,7 @@ from da3po.eval.summaries import compare, describe, read_summaries
 from da3po.eval.table import score_of, tables
 from da3po.eval.task import Evaluation, Task, contamination_line
 from da3po.launch import Engines, check_length, reserve
+from da3po.learner.megatron.probe import learner_logprobs
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.reward.golds import objection
@@ -51,6 +55,9 @@ from da3po.runtime.platform import Platform, resolve
 from da3po.types import Grade, GroupRequest, GroupResult
 
 logger = logging.getLogger(__name__)
+
+# Errors of an evaluation's parts whose own words are all that a user needs.
+FAILURES = (ClusterError, EngineError, GraderError, ProofError)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         print(help_text("da3po eval model=DIR [GROUP=CHOICE ...] [KEY=VALUE ...]"))
         return 0 if arguments else USAGE_ERROR
-    return run_command(lambda: _evaluate(load(arguments)), failures=(ClusterError, EngineError, GraderError))
+    return run_command(lambda: _evaluate(load(arguments)), failures=FAILURES)
 
 
 def _compare(arguments: Sequence[str]) -> int:
@@ -96,7 +103,7 @@ class Prepared:
 def prepare(config: Config) -> Prepared:
     check(config, EVALUATION)
     check_grader(config.reward)
-    model = locate_model(config.model.path)
+    model = locate_model(exported(config.model.path, Proving(learner=learner_logprobs)))
     check_length(config, read_model_spec(model), training=False)
     platform = resolve(config.learner.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)

@@ -51,7 +51,13 @@ def export_model(source: Source, target: Path, *, dtype: str | None, max_bytes: 
     """
     spec = read_model_spec(source.model)
     dtype = dtype or spec.dtype
-    about: dict[str, Any] = {"kind": "export", "source": str(source.path), "step": source.step, "dtype": dtype}
+    about: dict[str, Any] = {
+        "kind": "export",
+        "source": str(source.path),
+        "step": source.step,
+        "dtype": dtype,
+        "fingerprint": source.fingerprint,
+    }
 
     def write(folder: Path) -> None:
         export_companions(source.model, folder, dtype)

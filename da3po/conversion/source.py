@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from shutil import rmtree
 from da3po.checkpoint.directory import Checkpoint, CheckpointDirectory, CheckpointError
 from da3po.checkpoint.run_directory import find_checkpoint
 from da3po.models.checkpoint_names import COMPANIONS
-from da3po.models.distributed_io import is_distributed_checkpoint
+from da3po.models.distributed_io import METADATA, is_distributed_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,12 @@ class Source:
     step: int | None
     weights: Path
     model: Path
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the checkpoint is written anew; the same under another name of its files."""
+        index = self.weights / METADATA
+        return hashlib.blake2b(index.read_bytes() + str(index.stat().st_mtime_ns).encode(), digest_size=16).hexdigest()
 
     @property
     def title(self) -> str:

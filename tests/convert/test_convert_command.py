@@ -21,6 +21,7 @@ from da3po.conversion import convert as conversion
 from da3po.conversion.convert import ProofError, Proving, export_model, import_model
 from da3po.conversion.proof import EXPORT, IMPORT, prove
 from da3po.conversion.source import find_source, held
+from da3po.learner.megatron.probe import learner_logprobs
 from da3po.models.safetensors_io import CheckpointReader
 
 STRUCTURE = Proving(learner=None)
@@ -361,7 +362,7 @@ def test_the_learners_model_and_transformers_agree_or_the_proof_fails(imported: 
 
     def learner(checkpoint: Path, model_dir: Path, probe: Any, rounded_to: str | None) -> torch.Tensor:
         if rounded_to not in known:
-            known[rounded_to] = convert.run_learner(checkpoint, model_dir, probe, rounded_to)
+            known[rounded_to] = learner_logprobs(checkpoint, model_dir, probe, rounded_to)
         return known[rounded_to]
 
     proving = Proving(learner=learner)

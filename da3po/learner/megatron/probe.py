@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
@@ -38,25 +38,46 @@ class ProbeError(RuntimeError):
     """The learner's model could not be run; the message is what its process said last."""
 
 
+class Probe(Protocol):
+    """T tokens, and rows of labels to ask the log-probs of. input_ids, position_ids: [T]. labels: [rows, T]."""
+
+    @property
+    def input_ids(self) -> list[int]: ...
+
+    @property
+    def position_ids(self) -> list[int]: ...
+
+    @property
+    def labels(self) -> list[list[int]]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked: log p(label) at each of T tokens, for several rows of labels.
-
-    checkpoint: directory in Megatron's format. model_dir: of config.json.
-    input_ids, position_ids: [T]. labels: [rows, T].
-    rounded_to: dtype that every weight is rounded to before it is used, "bfloat16" and the like; None: as it is stored.
-    """
+    """A probe and what to put it to, as it goes to the process."""
 
     checkpoint: str
     model_dir: str
     input_ids: list[int]
     position_ids: list[int]
     labels: list[list[int]]
-    rounded_to: str | None = None
+    rounded_to: str | None
 
 
-def learner_logprobs(request: Request) -> Tensor:
-    """[rows, T] fp32, from a process of its own. Errors: ProbeError."""
+def learner_logprobs(checkpoint: Path, model_dir: Path, probe: Probe, rounded_to: str | None) -> Tensor:
+    """[rows, T] fp32: log p(label) at each token, worked out by a process of its own.
+
+    checkpoint: directory in Megatron's format. model_dir: of its config.json.
+    rounded_to: dtype that every weight is rounded to before it is used, "bfloat16" and the like; None: as it is stored.
+    Errors: ProbeError.
+    """
+    request = Request(
+        checkpoint=str(checkpoint),
+        model_dir=str(model_dir),
+        input_ids=probe.input_ids,
+        position_ids=probe.position_ids,
+        labels=probe.labels,
+        rounded_to=rounded_to,
+    )
     with TemporaryDirectory(prefix="da3po-probe-") as folder:
         question, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         question.write_text(json.dumps(asdict(request)), encoding="utf-8")
