@@ -16,6 +16,10 @@ COMMANDS = {
     "eval": ("da3po.evaluate", "evaluate a model: da3po eval model=DIR data.eval=FILE [key=value ...]"),
     "convert": ("da3po.convert", "convert between checkpoints and Hugging Face models: da3po convert export RUN OUT"),
     "grade": ("da3po.grade", "grade answers in a file: da3po grade FILE.jsonl [--grader NAME]"),
+    "rollouts": (
+        "da3po.browse",
+        "show what a run's model answered: da3po rollouts RUN [--step N] [--prompt UID] [--jsonl]",
+    ),
     "data": ("da3po.audit", "audit data files: da3po data audit FILE... [--against FILE...] [--json OUT]"),
 }
 
@@ -37,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def usage() -> str:
-    lines = [f"  {name:8}{text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
     return "usage: da3po COMMAND ...\n\n" + "\n".join(lines)
 
 

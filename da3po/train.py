@@ -62,6 +62,7 @@ from da3po.runtime.platform import Platform, resolve
 from da3po.runtime.recorder import Recorder, build_recorder
 from da3po.sync import SyncError
 from da3po.sync.publish import PublishedLearner, WeightPublisher
+from da3po.transcripts.store import StoringRecorder, Transcripts
 from da3po.types import Prompt, StepStats
 
 logger = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ async def _run(
             weights=weights if config.rollout.in_flight_updates else PublishBetweenBatches(weights, rollouts),
             evaluator=CutShortEvaluator(evaluator, interruption),
             checkpoints=saver,
-            recorder=recorder,
+            recorder=build_store(config, recorder, run_dir, start.step, stack),
         )
         try:
             await train_to_the_end(run, saver)
@@ -267,6 +268,17 @@ def build_evaluator(
         folder=run_dir.evaluations,
         record=record,
     )
+
+
+def build_store(
+    config: Config, recorder: Recorder, run_dir: RunDirectory, after: int, stack: AsyncExitStack
+) -> loop.Recorder:
+    """The recorder, with a store of every response behind it unless that is switched off."""
+    if config.logging.keep_rollouts == 0:
+        return recorder
+    storing = StoringRecorder(recorder, Transcripts(run_dir.path), keep=config.logging.keep_rollouts, after=after)
+    stack.callback(storing.close)
+    return storing
 
 
 def _sum_up(recorder: Recorder, run_dir: RunDirectory) -> None:

@@ -110,11 +110,18 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
-    """console: auto = live display on a terminal, plain lines elsewhere. num_rollouts: samples shown each step."""
+    """What a run leaves behind for people.
+
+    console: auto = live display on a terminal, plain lines elsewhere.
+    num_rollouts: samples shown each step.
+    keep_rollouts: newest steps whose responses are stored whole, for `da3po rollouts`; 0 stores none.
+    """
 
     console: Literal["auto", "rich", "plain"] = "auto"
     tensorboard: bool = True
     num_rollouts: int = 2
+    keep_rollouts: int = 20
 
     def __post_init__(self) -> None:
         require(self.num_rollouts >= 0, f"logging.num_rollouts must be >= 0, got {self.num_rollouts}")
+        require(self.keep_rollouts >= 0, f"logging.keep_rollouts must be >= 0, got {self.keep_rollouts}")
