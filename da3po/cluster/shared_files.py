@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from da3po.cluster.placement import node_names
+from da3po.cluster.everywhere import on_every_node
 from da3po.cluster.session import ClusterError
 
 # A network file system may show a new file to other nodes late.
 PATIENCE_SECONDS = 30.0
 POLL_SECONDS = 0.5
+# The first process on a node takes a while to start.
+ANSWER_SECONDS = 120.0
 
 
 async def check_shared(folder: Path, files: Sequence[Path]) -> None:
@@ -24,19 +22,14 @@ async def check_shared(folder: Path, files: Sequence[Path]) -> None:
     canary = folder / f".seen-by-all-{secrets.token_hex(4)}"
     canary.touch()
     wanted = [str(path) for path in (canary, *files)]
-    names = node_names()
     try:
-        answers = await asyncio.gather(*(_look_from(node, wanted) for node in names))
+        answers = await on_every_node(f"{__name__}:{unseen.__name__}", wanted, timeout=ANSWER_SECONDS)
     finally:
         canary.unlink()
-    missing = zip(names.values(), answers, strict=True)
-    if blind := [f"{name} does not see {', '.join(paths)}" for name, paths in missing if paths]:
+    if failed := {name: answer for name, answer in answers.items() if isinstance(answer, BaseException)}:
+        raise ClusterError(f"nodes that cannot be asked for the run's files: {failed}")
+    if blind := [f"{name} does not see {', '.join(paths)}" for name, paths in answers.items() if paths]:
         raise ClusterError("; ".join(blind) + ": run.dir and model.path must lie on a file system that all nodes share")
-
-
-async def _look_from(node: str, paths: list[str]) -> list[str]:
-    look = ray.remote(num_cpus=0)(unseen).options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-    return await look.remote(paths)
 
 
 def unseen(paths: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import SMALL, metrics
-from slurm_cluster import Job
+from slurm_cluster import ROOT, Job
 
 from da3po.cluster.network import choose_ports
 
@@ -130,10 +130,16 @@ def test_a_port_that_is_taken_ends_the_job_with_that_reason(cluster, tmp_path):
 
 
 def test_the_jobs_exit_code_is_the_runs(cluster, tmp_path):
-    (tmp_path / "broken.jsonl").write_text("no json\n")
-    job = cluster.submit("train.sbatch", *TRAIN, "data.train=broken.jsonl", cwd=tmp_path)
-    assert job.wait(120) == ("FAILED", "2:0")
-    assert "broken.jsonl" in job.output()
+    """A failure of learner rank 1, on another node than rank 0; tests/e2e/test_e2e_failures.py has the other parts."""
+    fault = {
+        "PYTHONPATH": f"{ROOT / 'tests' / 'faults'}:{ROOT}",
+        "DA3PO_TEST_FAULT": "da3po.learner.megatron.worker:LearnerRank.step",
+        "DA3PO_TEST_FAULT_RANK": "1",
+    }
+    job = cluster.submit("train.sbatch", *TRAIN, "parallel=dp2", "eval.before=false", cwd=tmp_path, **fault)
+    assert job.wait(240) == ("FAILED", "1:0"), job.output()
+    assert "learner 0 on node1; learner 1 on node2" in job.output()
+    assert "learner-1: step failed: RuntimeError: fault in LearnerRank.step" in job.output()
 
 
 @pytest.mark.parametrize(
@@ -150,5 +156,5 @@ def test_array_jobs_fill_in_their_index(cluster, tmp_path):
     job = cluster.submit(
         "eval.sbatch", "data.eval=problems-%a.jsonl", cwd=tmp_path, options=("--array=7", "--output=array.out")
     )
-    job.wait(120)
+    assert job.wait(120) == ("FAILED", "2:0")
     assert "problems-7.jsonl" in (tmp_path / "array.out").read_text()
