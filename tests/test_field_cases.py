@@ -1,4 +1,4 @@
-"""Where the known failures of other systems in reward, data and evaluation are tested: case -> test, or table row."""
+"""Where the known failures of other systems are tested: case -> test, or table row."""
 
 from __future__ import annotations
 
@@ -43,8 +43,38 @@ CASES = {
     "D04 the filter keeps the order": ("tests/data/test_prompts.py", "test_order_is_kept"),
     "D07 untidy jsonl files": ("tests/data/test_sources.py", "test_an_untidy_jsonl_file"),
     "D07 order of a resumable writer": ("tests/eval/test_record.py", "goes_on_and_ends_as_an_uninterrupted_one"),
+    "S01 nothing but degenerate groups": ("tests/rollout/test_rollout_collector.py", "test_a_step_gives_up_after_the"),
+    "S01 the run ends with a checkpoint": ("tests/e2e/test_e2e_variants.py", "test_data_that_is_too_hard_ends_the_run"),
+    "S02 steps and epochs": ("tests/loop/test_loop_with_fakes.py", "test_steps_count_updates_and_epochs_count_prompts"),
+    "S02 the rate of a step": ("tests/learner/test_learner_schedule.py", "test_the_rate_depends_on_the_step_alone"),
+    "S03 the batch is refilled": ("tests/rollout/test_rollout_postprocess.py", "test_the_batch_is_refilled_up_to_its"),
+    "S04 one loser": ("tests/rollout/test_rollout_postprocess.py", "test_one_loser_among_winners_is_kept_whole"),
+    "S06 each sample once": ("tests/pack/test_pack_packer.py", "test_every_sample_contributes_exactly_once"),
+    "S06 the same on any ranks": ("tests/pack/test_pack_packer.py", "test_the_gradient_is_the_same_for_every_split"),
+    "S08 groups of another shape": ("tests/rollout/test_rollout_collector.py", "test_a_group_of_the_wrong_size"),
+    "L01 by hand": ("tests/learner/test_learner_logprobs.py", "test_temperature_divides_logits_not_log_probs"),
+    "L01 in vLLM": ("tests/engine/test_engine_vllm.py", "test_logprobs_are_those_of_the_processed_distribution"),
+    "L01 end to end": ("tests/e2e/test_e2e_train.py", "MAX_MEAN_MISMATCH"),
+    "L03 generation_config": ("tests/engine/test_engine_vllm.py", "test_generation_config_is_not_obeyed"),
+    "L04 no dropout": ("tests/learner/test_learner_layouts.py", "test_two_forward_passes_are_equal_bit_for_bit"),
+    "L04 L10 as transformers": ("tests/learner/test_learner_layouts.py", "test_logprobs_equal_transformers"),
+    "L06 the sampled ids": ("tests/rollout/test_rollout_postprocess.py", "test_batch_carries_what_the_engine_sampled"),
+    "L06 no missing log-probs": ("tests/pack/test_pack_packer.py", "test_samples_that_cannot_be_trained_on_are_refused"),
+    "L09 every stop id": ("tests/engine/test_engine_vllm.py", "test_every_stop_id_of_the_model_stops_and_is_kept"),
+    "L09 ignore_eos": ("tests/engine/test_engine_vllm.py", "test_ignore_eos_goes_on_to_max_tokens_past_either"),
+    "L10 gradients": ("tests/learner/test_learner_matrix.py", "assert_equals_single"),
     "V01 pass@k is no bootstrap": ("tests/eval/test_statistics.py", "test_pass_at_k"),
     "V02 n < k": ("tests/eval/test_statistics.py", "test_pass_at_k_of_too_few_samples_is_refused"),
+    "G05 time limits": ("tests/slurm/test_slurm_jobs.py", "test_time_limits_mean_what_slurm_means_by_them"),
+    "Y02 Ray dies behind its success": ("tests/cluster/test_cluster_node.py", "test_ray_that_dies_behind_its_success"),
+    "Y02 a taken port under Slurm": ("tests/slurm/test_slurm_jobs.py", "test_a_port_that_is_taken_ends_the_job"),
+    "Y03 the job's cores": ("tests/cluster/test_cluster_node.py", "test_ray_gets_the_jobs_cores_and_not_the_nodes"),
+    "Y03 needs X, has Y": ("tests/cluster/test_cluster_placement.py", "test_needs_and_has"),
+    "Y04 one routable IPv4": ("tests/cluster/test_cluster_network.py", "test_one_routable_ipv4"),
+    "Y07 failures have exit codes": ("tests/e2e/test_e2e_failures.py", "test_a_failure_of_any_part_is_the_commands"),
+    "Y07 those of a batch job": ("tests/slurm/test_slurm_jobs.py", "test_the_jobs_exit_code_is_the_runs"),
+    "Y08 the usual ports are taken": ("tests/cluster/test_cluster_node.py", "while_the_usual_ports_are_taken"),
+    "Y08 on one machine": ("tests/cluster/test_cluster_workers.py", "USUAL_PORTS"),
     "V04 equal samples, settings of its own": ("tests/eval/test_runner.py", "test_requests_carry_the_evaluations_own"),
 }
 

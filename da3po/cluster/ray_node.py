@@ -21,6 +21,9 @@ MARK = "DA3PO_NODE"
 GIB = 1 << 30
 MAX_OBJECT_STORE_BYTES = 8 * GIB
 STOP_SECONDS = 20.0
+# A listener that is alive answers at once, however busy its node is. `ray start` itself may notice much later.
+KNOCK_SECONDS, MAX_SILENT_KNOCKS = 3.0, 4
+STARTED = "Ray runtime started"
 PR_SET_PDEATHSIG = 1
 TELLING = ("in use", "Check failed", "rror")
 RAY_ENVIRONMENT = {
@@ -89,6 +92,8 @@ class RayNode:
 
     def __init__(self, spec: RayNodeSpec) -> None:
         self._spec = spec
+        self._last_knock = 0.0
+        self._num_silent = 0
 
     def __enter__(self) -> RayNode:
         spec = self._spec
@@ -106,20 +111,31 @@ class RayNode:
         return self
 
     def wait_until_up(self, seconds: float) -> None:
-        """Return once the raylet, and on the head Ray's global store, answer."""
-        wanted = ["node-manager-port"] + (["port"] if self._spec.head is None else [])
+        """Return once `ray start` has said so and the raylet, and on the head Ray's global store, answer."""
         deadline = time.monotonic() + seconds
-        while not all(answers(self._spec.address, self._spec.ports[option]) for option in wanted):
-            self.check()
+        while not (STARTED in self._spec.log.read_text(errors="replace") and self._answers()):
+            self._check_process()
             if time.monotonic() > deadline:
                 raise RayNodeError(self._with_last_words(f"Ray did not come up within {seconds:g} s"))
             time.sleep(0.2)
-        self.check()
 
     def check(self) -> None:
-        """Raises RayNodeError if Ray has ended."""
+        """Raises RayNodeError if Ray has ended, or does not answer any more."""
+        self._check_process()
+        if time.monotonic() - self._last_knock < KNOCK_SECONDS:
+            return
+        self._last_knock = time.monotonic()
+        self._num_silent = 0 if self._answers() else self._num_silent + 1
+        if self._num_silent == MAX_SILENT_KNOCKS:
+            raise RayNodeError(self._with_last_words(f"Ray ended: nothing answers at {self._spec.address} any more"))
+
+    def _check_process(self) -> None:
         if self._process.poll() is not None:
             raise RayNodeError(self._with_last_words(f"Ray ended with exit code {self._process.returncode}"))
+
+    def _answers(self) -> bool:
+        wanted = ["node-manager-port"] + (["port"] if self._spec.head is None else [])
+        return all(answers(self._spec.address, self._spec.ports[option]) for option in wanted)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

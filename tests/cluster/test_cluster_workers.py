@@ -1,7 +1,9 @@
 """Workers in a real local Ray session."""
 
 import os
+import socket
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -15,10 +17,17 @@ pytestmark = pytest.mark.distributed
 ENV = {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
+USUAL_PORTS = (6379, 8265, 10001, 10002)
+"""What another Ray on this machine has by default; everything here goes on beside it."""
+
+
 @pytest.fixture(scope="module")
 def session():
-    with Session(ClusterConfig()) as session:
-        yield session
+    with ExitStack() as stack:
+        for port in USUAL_PORTS:
+            with suppress(OSError):  # in use already
+                stack.enter_context(socket.create_server(("", port)))
+        yield stack.enter_context(Session(ClusterConfig()))
 
 
 def start(logs, name, entry="cluster_target:Target", args=(0,), *, concurrent=False, **env):
