@@ -154,9 +154,7 @@ async def _run(
         stack.callback(graders.close)
         placement = await reserve(config, prepared.platform, prepared.model, run_dir.logs, training=True)
         stack.callback(placement.release)
-        engines = Engines(
-            config, prepared.platform, prepared.model, run_dir.logs, training=True, placement=placement
-        )
+        engines = Engines(config, prepared.platform, prepared.model, run_dir.logs, training=True, placement=placement)
         stack.push_async_callback(engines.close)
         ranks = Ranks(config, prepared.platform, prepared.model, run_dir.logs, placement)
         stack.push_async_callback(ranks.close)
