@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from da3po.cluster.bundles import Demand
-from da3po.cluster.placement import Placement, Slot
+from da3po.cluster.placement import Placement
 from da3po.cluster.shared_files import check_shared
 from da3po.cluster.workers import RankGroup, Worker, WorkerSpec
 from da3po.config.rules import longest_sequence
@@ -63,12 +63,12 @@ class Engines:
         logs: Path,
         *,
         training: bool,
-        placement: Placement | None = None,
+        placement: Placement,
     ) -> None:
         """
         Args:
             training: whether they sample rollouts too, which may be longer than evaluations.
-            placement: their slots; without it anywhere.
+            placement: their slots.
         """
         self._config = config
         self._platform = platform
@@ -109,7 +109,7 @@ class Engines:
             entry="da3po.engine.vllm.engine:VllmEngine",
             args=(spec,),
             env=thread_limits(threads),
-            slot=self._placement.engines[index] if self._placement else Slot(),
+            slot=self._placement.engines[index],
         )
         return RemoteEngine(Worker(worker, self._logs, concurrent=True))
 
@@ -126,9 +126,7 @@ class Engines:
 class Ranks:
     """The learner processes of a run."""
 
-    def __init__(
-        self, config: Config, platform: Platform, model: Path, logs: Path, placement: Placement | None = None
-    ) -> None:
+    def __init__(self, config: Config, platform: Platform, model: Path, logs: Path, placement: Placement) -> None:
         num_ranks = config.parallel.num_ranks
         threads = config.learner.num_threads or max(1, platform.num_cores // num_ranks)
         workers = [
@@ -136,7 +134,7 @@ class Ranks:
                 name=f"learner-{rank}",
                 entry="da3po.learner.megatron.worker:LearnerRank",
                 env=thread_limits(threads),
-                slot=placement.ranks[rank] if placement else Slot(),
+                slot=placement.ranks[rank],
             )
             for rank in range(num_ranks)
         ]

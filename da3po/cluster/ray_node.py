@@ -146,7 +146,7 @@ class RayNode:
         except subprocess.TimeoutExpired:
             self._process.kill()
         end_marked(self._spec.mark)
-        if kind is not None and issubclass(kind, RayNodeError):
+        if kind is not None and issubclass(kind, RayNodeError) and self._logs.is_dir():
             shutil.copytree(self._logs, self._spec.log.with_suffix(".ray"), dirs_exist_ok=True, ignore=_no_sockets)
         shutil.rmtree(self._spec.folder, ignore_errors=True)
 
