@@ -21,7 +21,8 @@ ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEM
 
 def why_not_here() -> str:
     """Why no Slurm can be brought up on this machine; empty if it can."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
     if missing:
         return f"no {', '.join(missing)} on PATH (Debian: slurm-wlm, munge)"
     return "" if os.geteuid() == 0 else "a local Slurm needs root"

@@ -8,6 +8,7 @@
 # writes lies under DIR: key, sockets, logs, pids. Both "nodes" are this one host, so they share its memory and /tmp.
 # LOCAL_SLURM_CPUS: CPUs of each node (4): no more than a number that Slurm gives out, the cores stay shared.
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin  # where Debian has the daemons; not everybody's PATH does
 
 NODES=(node1 node2)
 

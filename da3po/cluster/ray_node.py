@@ -65,8 +65,7 @@ class RayNodeSpec:
         head_only = ("port", "ray-client-server-port", "dashboard-port")
         ports = {option: port for option, port in self.ports.items() if self.head is None or option not in head_only}
         return [
-            str(Path(sys.executable).with_name("ray")),
-            "start",
+            *(sys.executable, "-m", "ray.scripts.scripts", "start"),
             "--block",
             *(["--head", "--include-dashboard=false"] if self.head is None else [f"--address={self.head}"]),
             f"--node-name={self.name}",
