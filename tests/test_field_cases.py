@@ -59,7 +59,10 @@ CASES = {
     "L04 no dropout": ("tests/learner/test_learner_layouts.py", "test_two_forward_passes_are_equal_bit_for_bit"),
     "L04 L10 as transformers": ("tests/learner/test_learner_layouts.py", "test_logprobs_equal_transformers"),
     "L06 the sampled ids": ("tests/rollout/test_rollout_postprocess.py", "test_batch_carries_what_the_engine_sampled"),
-    "L06 no missing log-probs": ("tests/pack/test_pack_packer.py", "test_samples_that_cannot_be_trained_on_are_refused"),
+    "L06 no missing log-probs": (
+        "tests/pack/test_pack_packer.py",
+        "test_samples_that_cannot_be_trained_on_are_refused",
+    ),
     "L09 every stop id": ("tests/engine/test_engine_vllm.py", "test_every_stop_id_of_the_model_stops_and_is_kept"),
     "L09 ignore_eos": ("tests/engine/test_engine_vllm.py", "test_ignore_eos_goes_on_to_max_tokens_past_either"),
     "L10 gradients": ("tests/learner/test_learner_matrix.py", "assert_equals_single"),

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from da3po.algo.daa import build_daa
 from da3po.algo.dynamic_sampling import build_filter
 from da3po.config.schema import AlgoConfig
-from da3po.rollout.learning_signal import SignalMaker, count_grades, signal_metrics, train_samples
+from da3po.rollout.learning_signal import GroupSignal, SignalMaker, count_grades, signal_metrics, train_samples
 from da3po.rollout.staleness import staleness_metrics
 from da3po.rollout.starvation import StarvationError, build_starvation
 from da3po.rollout.tally import Tally
-from da3po.types import DroppedGroup, Group, StepBatch, StepStats
+from da3po.types import DroppedGroup, Group, StepBatch, StepStats, TrainSample
 
 __all__ = ["PostProcessor", "StarvationError"]
 
@@ -59,6 +60,7 @@ class PostProcessor:
         self._step = step
         self._weight_version = weight_version
         self._kept: list[Group] = []
+        self._made: list[tuple[GroupSignal, list[TrainSample]]] = []  # of each kept group
         self._dropped: list[DroppedGroup] = []
         self._teaching: list[Group] = []  # dropped groups that `widen_band` may take back
         self._tally = Tally()
@@ -83,7 +85,8 @@ class PostProcessor:
             self._daa.observe(group.prompt.uid, num_correct, num_graded)
         if reason is None:
             self._kept.append(group)
-            return self._batch(self._kept) if len(self._kept) == self._num_prompts else None
+            self._made.append(self._make(group))
+            return self._batch(self._kept, self._made) if len(self._kept) == self._num_prompts else None
         self._dropped.append(DroppedGroup(group=group, reason=reason.value))
         if self._starvation.holds_dropped and num_graded >= 2 and self._signal.teaches(group):
             self._teaching.append(group)
@@ -98,20 +101,20 @@ class PostProcessor:
         groups = self._starvation.choose(self._kept, self._teaching, self._num_prompts)
         if groups:
             logger.warning("step %d trains on %d of %d prompts", self._step, len(groups), self._num_prompts)
-            return self._batch(groups)
+            return self._batch(groups, [self._make(group) for group in groups])
         self._num_empty_attempts += 1
         if self._num_empty_attempts >= self._starvation.max_empty_steps:
             raise StarvationError(self._step, self._num_prompts, len(self._kept), self._tally)
         return None
 
-    def _batch(self, groups: list[Group]) -> StepBatch:
+    def _make(self, group: Group) -> tuple[GroupSignal, list[TrainSample]]:
+        """When a group comes, beside generation, and not when the learner waits for the batch."""
+        signal = self._signal(group)
+        return signal, train_samples(group, signal, self._weight_version)
+
+    def _batch(self, groups: list[Group], made: list[tuple[GroupSignal, list[TrainSample]]]) -> StepBatch:
         self._open = False
-        signals = [self._signal(group) for group in groups]
-        samples = [
-            sample
-            for group, signal in zip(groups, signals, strict=True)
-            for sample in train_samples(group, signal, self._weight_version)
-        ]
+        signals = [signal for signal, _ in made]
         trained = {group.prompt.draw for group in groups}
         stats = StepStats(
             {
@@ -124,11 +127,11 @@ class PostProcessor:
         )
         return StepBatch(
             step=self._step,
-            samples=tuple(samples),
+            samples=tuple(chain.from_iterable(samples for _, samples in made)),
             group_sizes=tuple(len(signal.rewards) for signal in signals),
             stats=stats,
             groups=tuple(groups),
-            plain_advantages=tuple(advantage for signal in signals for advantage in signal.plain),
+            plain_advantages=tuple(chain.from_iterable(signal.plain for signal in signals)),
             dropped=tuple(dropped for dropped in self._dropped if dropped.group.prompt.draw not in trained),
         )
 

@@ -34,8 +34,10 @@ class Tally:
     def count(self, group: Group, num_correct: int, num_graded: int, dropped: DropReason | None) -> None:
         """One group and what dynamic sampling said of it."""
         self.num_groups += 1
-        for grade in group.grades:
-            self.outcomes[grade.outcome] += 1
+        outcomes = [grade.outcome for grade in group.grades]
+        for outcome in set(outcomes):
+            self.outcomes[outcome] += outcomes.count(outcome)
+        finishes = [completion.finish for completion in group.completions]
         lengths = [len(completion.token_ids) for completion in group.completions if completion.finish != "abort"]
         num_tokens = sum(lengths)
         if dropped is None:
@@ -47,7 +49,7 @@ class Tally:
         self.num_tokens += num_tokens
         self.num_empty += lengths.count(0)
         self.max_tokens = max(self.max_tokens, *lengths, 0)
-        self.num_truncated += [completion.finish for completion in group.completions].count("length")
+        self.num_truncated += finishes.count("length")
         if num_graded:
             self._count_p_hat(num_correct, num_graded)
 

@@ -204,6 +204,25 @@ async def test_a_run_that_starves_later_trains_on_what_it_found_first():
     assert 0 < len(samples.group_sizes) < NUM_PROMPTS
 
 
+async def test_steps_count_updates_and_epochs_count_prompts():
+    """Case S02: 8 prompts of which every other is degenerate, 2 a step, 4 at a time."""
+
+    def every_other(prompt_ids, seed, skill):
+        return fakes.RIGHT if prompt_ids[0] % 2 else fakes.coin_toss(prompt_ids, seed, skill)
+
+    small = ["rollout.num_prompts=2", "rollout.max_in_flight=4"]
+    parts = await Parts(*small, script=every_other, count=8, steps=3).train()
+    assert [batch.step for batch in parts.learner.batches] == [1, 2, 3]  # the learning rate is a function of it
+    assert [len(batch.updates) for batch in parts.learner.batches] == [1, 1, 1]
+    taken = [
+        group.prompt
+        for samples, _ in parts.recorder.steps
+        for group in (*samples.groups, *(dropped.group for dropped in samples.dropped))
+    ]
+    assert sorted(prompt.draw for prompt in taken) == list(range(len(taken)))
+    assert {prompt.epoch for prompt in taken} == {prompt.draw // 8 for prompt in taken} > {0}
+
+
 class BrokenError(RuntimeError):
     pass
 

@@ -94,13 +94,25 @@ def gradient(config: LossConfig, update: PackedUpdate) -> tuple[float, Tensor]:
 
 def random_samples(num: int, seed: int = 3) -> list[TrainSample]:
     rng = random.Random(seed)
-    return [
+    samples = [
         train_sample(rng.randint(1, 4), rng.choice([0, 1, 2, 3, 5, 9]), advantage=rng.uniform(-2, 2))
         for _ in range(num)
     ]
+    # About what a model of 24 tokens that has learned nothing gives.
+    chance = random.Random(seed)
+    return [
+        sample._replace(behaviour_logprobs=tuple(-3.2 + chance.uniform(-0.5, 0.5) for _ in sample.response_ids))
+        for sample in samples
+    ]
 
 
-@pytest.mark.parametrize("config", [DAPO, GRPO, GSPO], ids=["dapo", "grpo", "gspo"])
+TIS = LossConfig(correction="token_tis", correction_high=1.1)
+SEQUENCE_MASK = LossConfig(correction="sequence_mask", correction_low=0.1, correction_high=20.0)
+
+
+@pytest.mark.parametrize(
+    "config", [DAPO, GRPO, GSPO, TIS, SEQUENCE_MASK], ids=["dapo", "grpo", "gspo", "tis", "sequence_mask"]
+)
 def test_the_gradient_is_the_same_for_every_split(config: LossConfig) -> None:
     samples = random_samples(13)
     (whole,) = Packer(loss=config, dp=1, max_tokens=10_000)(step_batch(samples)).updates
