@@ -39,6 +39,7 @@ from da3po.data.sources import load_problems
 from da3po.data.templates import TEMPLATES
 from da3po.data.tokenizer import Tokenizer, load_tokenizer
 from da3po.engine.protocol import EngineError
+from da3po.engine.vllm_arguments import check_arguments
 from da3po.eval.record import weights_fingerprint
 from da3po.eval.summaries import compare, describe, read_summaries
 from da3po.eval.table import score_of, tables
@@ -106,6 +107,7 @@ def prepare(config: Config) -> Prepared:
     model = locate_model(exported(config.model.path, Proving(learner=learner_logprobs)))
     check_length(config, read_model_spec(model), training=False)
     platform = resolve(config.learner.device)
+    check_arguments(config.engine.vllm, platform.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)
     benchmarks = config.benchmarks or (_own_benchmark(config),)
     trained = _training_texts(config.data)

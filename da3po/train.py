@@ -30,6 +30,7 @@ from da3po.data.cursor import Cursor
 from da3po.data.prompts import TrainingSet, load_prompts, load_training_set
 from da3po.data.tokenizer import load_tokenizer
 from da3po.engine.protocol import EngineError
+from da3po.engine.vllm_arguments import check_arguments
 from da3po.eval.during import DuringTraining, compare_ends
 from da3po.forecast import dry_run
 from da3po.launch import Engines, Ranks, check_length, reserve
@@ -127,6 +128,7 @@ def prepare(config: Config) -> Prepared:
     check_layout(spec, config.parallel)
     check_length(config, spec, training=True)
     platform = resolve(config.learner.device)
+    check_arguments(config.engine.vllm, platform.device)
     check_device(config.learner.precision, platform.device)
     check_device_fields(config.learner.megatron, platform.device)
     tokenizer = load_tokenizer(str(model), config.model.trust_remote_code)

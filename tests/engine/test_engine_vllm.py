@@ -309,3 +309,14 @@ def _recover(engine: EngineHost, reference: Reference, model_path: Path, version
     reference.hold(weights)
     reference.check(engine.generate(*requests()))
     again.close()
+
+
+def test_an_argument_of_vllm_reaches_it(engine: EngineHost) -> None:
+    assert engine.submit("block_size").result(60) == 32
+
+
+def test_the_heart_beats_with_the_tokens(engine: EngineHost) -> None:
+    before = engine.submit("heartbeat").result(60)
+    results = engine.generate(*requests())
+    drawn = sum(len(c.token_ids) for completions in results.values() for c in completions)
+    assert engine.submit("heartbeat").result(60) - before == drawn

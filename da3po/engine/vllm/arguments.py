@@ -17,6 +17,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from da3po.engine.spec import EngineSpec
 from da3po.engine.vllm.plugin import BACKEND
+from da3po.engine.vllm_arguments import parsed
 from da3po.types import SamplingParams
 
 GIB = 2**30
@@ -25,6 +26,7 @@ GIB = 2**30
 def engine_arguments(spec: EngineSpec) -> EngineArgs:
     """vLLM's arguments for `spec`."""
     config = spec.config
+    others = {**_device_arguments(spec), **{name: parsed(value) for name, value in config.vllm.items()}}
     return EngineArgs(
         model=spec.model_path,
         dtype=config.dtype,
@@ -39,7 +41,7 @@ def engine_arguments(spec: EngineSpec) -> EngineArgs:
         disable_log_stats=True,
         weight_transfer_config=WeightTransferConfig(backend=BACKEND),
         worker_extension_cls="da3po.engine.vllm.receiver.ManifestReport",
-        **_device_arguments(spec),
+        **others,
     )
 
 
