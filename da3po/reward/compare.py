@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from da3po.reward import structure
 from da3po.reward.brackets import max_depth, split
 from da3po.reward.limits import MAX_DEPTH, MAX_LENGTH, TooComplexError
+from da3po.reward.nodes import Items, Leaf, Node, Ordered
 from da3po.reward.normalize import normalize
 from da3po.reward.quantities import Quantity, parse_comma_quantity, parse_quantity, split_unit
 from da3po.reward.relations import same_relation, split_modulus
-from da3po.reward.structure import Items, Leaf, Node, Ordered, assignment
+from da3po.reward.structure import assignment
 from da3po.reward.units import ANY
+from da3po.reward.words import same_words
 
 MAX_ITEMS = 100
 
 _DIGITS = re.compile(r"\s*[-+]?[\d,.]+\s*")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
-_LONGEST_PRODUCT = 3
-_WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 _COMMAND = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _LONG_SYMBOL = re.compile(r"\s+(?:cm|mm|km|kg|mg|ft|mph|min|hrs?|sec|lbs?|inches|feet|miles)(?![A-Za-z])")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
 _SEGMENT = re.compile(r"\\(?:overline|overleftrightarrow|widehat|triangle)\s*(?:\{\s*([A-Z]{2,3})\s*\}|([A-Z]{2,3}))")
 _NAME_DECORATION = re.compile(r"\\(?:overline|angle|text)(?![A-Za-z])|[|{}\s]|^m(?=\\angle)")
-_DEPENDENT = ({"y", "f"}, {"y", "g"}, {"y", "h"})
 
 
 def same(gold: str, answer: str) -> bool:
@@ -76,7 +76,8 @@ def _ungrouped(text: str) -> str:
 
 
 def _squeeze(text: str) -> str:
-    return re.sub(r"\s+", "", text)
+    """Without white space, but for that between digits, which keeps two numbers apart."""
+    return re.sub(r"\s+", "", re.sub(r"(?<=\d)\s+(?=\d)", "_", text))
 
 
 def _unwrapped(text: str) -> str:
@@ -111,7 +112,7 @@ def _same_node(gold: Node, answer: Node) -> bool:
 def _same_ordered(gold: Ordered, answer: Ordered) -> bool:
     if len(gold.parts) != len(answer.parts):
         return False
-    if gold.names and answer.names and not gold.brackets and not answer.brackets:
+    if len(gold.names) == len(answer.names) == len(gold.parts) > 1:
         if sorted(gold.names) != sorted(answer.names):
             return False
         by_name = dict(zip(answer.names, answer.parts, strict=True))
@@ -195,7 +196,7 @@ def _same_leaf(gold: str, answer: str) -> bool:
         return _same_text(left[1], answer)
     if right and not left and "=" not in gold:
         return _same_text(gold, right[1])
-    words = _same_words(gold, answer)
+    words = same_words(gold, answer)
     if words is not None:
         return words
     relation = same_relation(gold, answer, _same_text)
@@ -214,45 +215,33 @@ def _same_name(left: str, right: str) -> bool:
     """`f` and `f(x)`, `AB` and `|AB|`, `y` and `f(x)` name the same thing."""
     names = [_NAME_DECORATION.sub("", name) for name in (left, right)]
     bare = [name.partition("(")[0] for name in names]
-    return bare[0] == bare[1] or (set(bare) in _DEPENDENT and any(name.endswith("(x)") for name in names))
-
-
-def _same_words(gold: str, answer: str) -> bool | None:
-    """The verdict if one of the two is text; None if both may be mathematics."""
-    if not (_TEXT.search(gold) or _TEXT.search(answer) or (is_words(gold) and is_words(answer))):
-        return None
-    left, right = (_TEXT.sub(r"\1", text).strip().rstrip(".") for text in (gold, answer))
-    if not (is_words(left) and is_words(right)):
-        return None
-    if max(len(left), len(right)) <= _LONGEST_PRODUCT and left != right and not _TEXT.search(gold + answer):
-        return None  # ab and ba may be products of symbols
-    if max(len(left), len(right)) > 1:
-        left, right = (re.sub(r"[\s\-',]+|\b(?:the|an?)\s", "", text.casefold()) for text in (left, right))
-    return left == right
-
-
-def is_words(text: str) -> bool:
-    """Whether a text is words and no mathematics."""
-    return bool(_WORDS.fullmatch(text.strip()))
+    return bare[0] == bare[1] or ("y" in names and any(name.endswith("(x)") for name in names))
 
 
 def _same_expression(gold: str, answer: str) -> bool:
-    (gold, gold_unit), (answer, answer_unit) = _without_unit(gold), _without_unit(answer)
-    if not {gold_unit, answer_unit} & {"", ANY} and gold_unit != answer_unit:
+    (gold, gold_unit, gold_size), (answer, answer_unit, size) = _without_unit(gold), _without_unit(answer)
+    stated = not {gold_unit, answer_unit} & {"", ANY}
+    if stated and gold_unit != answer_unit:
         return False
+    if stated and gold_size != size:
+        gold, answer = (
+            rf"({text}) \cdot \frac{{{of.numerator}}}{{{of.denominator}}}"
+            for text, of in ((gold, gold_size), (answer, size))
+        )
+        return _symbolic(gold, answer)
     if gold_unit or answer_unit:
         return _same_text(gold, answer)
     return _rounded(gold, answer) or _rounded(answer, gold) or _symbolic(gold, answer)
 
 
-def _without_unit(text: str) -> tuple[str, str]:
+def _without_unit(text: str) -> tuple[str, str, Fraction]:
     """Only units that are marked as such: letters at the end of an expression may be variables."""
     if _TRIGONOMETRY.search(text):
-        return text, ""  # the degrees of an angle, not of the value
+        return text, "", Fraction(1)  # the degrees of an angle, not of the value
     bare, unit, size = split_unit(text)
     ending = text[len(bare) :]
     marked = unit in ("%", "°") or r"\text" in ending or _LONG_SYMBOL.match(ending)
-    return (bare, f"{size} {unit}" if size != 1 else unit) if marked else (text, "")
+    return (bare, unit, size) if marked else (text, "", Fraction(1))
 
 
 def _rounded(decimal: str, expression: str) -> bool:

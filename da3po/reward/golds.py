@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from da3po.reward import structure
 from da3po.reward.brackets import max_depth, split
 from da3po.reward.choices import choice_of_gold
-from da3po.reward.compare import is_words
 from da3po.reward.limits import MAX_DEPTH, MAX_LENGTH, TooComplexError
 from da3po.reward.math import gold_answer
+from da3po.reward.nodes import Leaf, Node
 from da3po.reward.normalize import normalize
 from da3po.reward.quantities import parse_comma_quantity, parse_quantity, split_unit
-from da3po.reward.structure import Leaf, Node, assignment
+from da3po.reward.structure import assignment
+from da3po.reward.words import is_words
 
 _TEXT = re.compile(r"\\text\s*\{[^{}]*\}")
 

@@ -67,7 +67,8 @@ _UPRIGHT_UNIT = re.compile(r"(?<=[\d}])(?:\s|~)*\\mathrm\s*\{[\s~]*([NJWCVKTFHLA
 _NATURAL_LOG = re.compile(r"\\log\s*_\s*(?:e|\{\s*e\s*\})")
 _CHOOSE = re.compile(r"\{\s*([^{}\\]*)\\choose(?![A-Za-z])\s*([^{}]*)\}")
 _COMBINATIONS = re.compile(
-    r"(?<![A-Za-z\\])(?:(?:\{\})?[_^]\s*\{?(\w+)\}?\s*C\s*_\s*\{?(\w+)\}?|C\(\s*(\w+)\s*,\s*(\w+)\s*\))"
+    r"(?<![A-Za-z\\])(?:(?:\{\})?[_^]\s*\{?(\w+)\}?\s*C\s*_\s*\{?(\w+)\}?|C\(\s*(\w+)\s*,\s*(\w+)\s*\)"
+    r"|C\s*_\s*\{?(\w+)\}?\s*\^\s*\{?(\w+)\}?)"
 )
 _NUMBER_SET = re.compile(r"\\(?:Bbb|mathds|mathbbm)\s*\{?\s*([RZNQC])\s*\}?|\\mathbf\s*\{\s*([RZNQ])\s*\}")
 _UNION_LETTER = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
@@ -77,7 +78,7 @@ _DEGREE_WORD = re.compile(
 # Words before a value that leave it what it is, and a remark in brackets behind a number.
 _HEDGE = re.compile(r"^\s*(?:(?:\\approx|(?:about|approximately|roughly|exactly|only)(?![A-Za-z]))\s*)+(?=[^\s=])")
 _NEGATIVE = re.compile(r"^\s*(?:minus|negative)\s+(?=[\d.\\]|infinity)")
-_REMARK = re.compile(r"(?<=\d)\s*\(\s*(?:\\text\{)?\s*[a-z]{3,}[a-z ]*\}?\s*\)\s*$")
+_REMARK = re.compile(r"(?<=\d)\s*\(\s*(?:\\text\{)?\s*[a-z]{2,}[a-z ]*\}?\s*\)\s*$")
 _TIMES_LETTER = re.compile(r"(?<=\d)(?:\s*[xX]\s*(?=10\s*\^)|\s+[xX]\s+(?=\d))")
 _PYTHON_POWER = re.compile(r"(?<=[\w)}\]])(?:\*\*| \*\* )(?:(-?\w+)|\(([^()]*)\))")
 _SLASHED_SCRIPTS = re.compile(r"\^\s*\{?(\d+)\}?\s*/\s*_\s*\{?(\d+)\}?")
@@ -98,8 +99,14 @@ _SHORT_ARGUMENTS = re.compile(
 )
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d|[A-Za-z])")
 _BRACKET_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")
-_PLAIN_NAME = re.compile(r"(?<![\\A-Za-z])(sqrt|pi|infty|[iI]nfinity|oo)(?![A-Za-z])")
-_PLAIN_NAMES = {"sqrt": r"\sqrt ", "pi": r"\pi "}
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|log|ln|exp"
+_PLAIN_NAME = re.compile(rf"(?<![\\A-Za-z])(sqrt|pi|theta|infty|[iI]nfinity|oo|{_FUNCTIONS})(?![A-Za-z])")
+_UPRIGHT_FUNCTION = re.compile(rf"\\(?:mathrm|operatorname\*?|text)\s*\{{\s*({_FUNCTIONS}|sec)\s*\}}")
+_INFINITY = ("infty", "infinity", "Infinity", "oo")
+_BRACKET_POWER = re.compile(r"\^\s*\(([^()]*)\)")
+_LONG_POWER = re.compile(r"\^\s*(\d{2,})")
+_ORDINAL = re.compile(r"(?<=\d)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}*\s*$")
+_PHANTOM = re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}")
 _THIN_COMMA = re.compile(r"\{,\}|,\s*\\!\s*")
 _BRACED_COLON = re.compile(r"\{:\}")
 _CLOCK_HALF = re.compile(r"(?<=:\d\d)\s*(?:\\text\s*\{)?\s*([aApP])\.?\s?[mM]\b\.?\s*\}?")
@@ -145,11 +152,14 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (_RENAMED, lambda command: _NAMES[command[1]]),
     (_NUMBER_SET, lambda name: rf"\mathbb{{{name[1] or name[2]}}}"),
     (re.compile(r"[ .$]+$"), ""),
+    (_PHANTOM, ""),
+    (_UPRIGHT_FUNCTION, r"\\\1 "),
     (_UPRIGHT_UNIT, r"\\text{\1}"),
     (_UPRIGHT_WORD, r"\\text{\1}"),
     (_FONT, r"\1"),
     (_FONT, r"\1"),  # one within another
     (_TEXT, r"\\text{\1}"),
+    (_ORDINAL, ""),
     (_UNIT_FRACTION, _unit_quotient),
     (_UNIT_QUOTIENT, r"\\text{\1/\2}"),
     (_CONNECTIVE, r" \1 "),
@@ -162,14 +172,16 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (_REMARK, ""),
     (_NATURAL_LOG, r"\\ln "),
     (_CHOOSE, r"\\binom{\1}{\2}"),
-    (_COMBINATIONS, lambda made: rf"\binom{{{made[1] or made[3]}}}{{{made[2] or made[4]}}}"),
+    (_COMBINATIONS, lambda made: rf"\binom{{{made[1] or made[3] or made[5]}}}{{{made[2] or made[4] or made[6]}}}"),
     (_SLASHED_SCRIPTS, r"\\frac{\1}{\2}"),
     (_NOTHING, r"\\emptyset "),
     (_UNION_LETTER, r" \\cup "),
     (_ASCII_RELATION, lambda relation: _RELATIONS[relation.group()]),
     (_PYTHON_POWER, lambda power: f"^{{{power[1] or power[2]}}}"),
     (_TIMES_LETTER, r" \\times "),
-    (_PLAIN_NAME, lambda name: _PLAIN_NAMES.get(name[1], r"\infty ")),
+    (_PLAIN_NAME, lambda name: r"\infty " if name[1] in _INFINITY else rf"\{name[1]} "),
+    (_BRACKET_POWER, r"^{\1}"),
+    (_LONG_POWER, r"^{\1}"),
     (_SHORT_ARGUMENTS, _braced_arguments),
     (_BRACKET_ROOT, r"\\sqrt{\1}"),
     (_SHORT_ROOT, r"\\sqrt{\1}"),

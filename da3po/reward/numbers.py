@@ -18,7 +18,7 @@ _NUMBER = rf"(?:{_GROUPED}|{_PLAIN})"
 _SIGN = r"(?P<sign>(?:[-+]\s*)*)"
 _BRACED = r"\{\s*([-+]?\s*" + _NUMBER + r")\s*\}"
 _DECIMAL = re.compile(rf"{_SIGN}(?P<number>{_NUMBER})")
-_DECIMAL_COMMA = re.compile(rf"{_SIGN}(?P<number>\d+,\d+)")
+_DECIMAL_COMMA = re.compile(rf"{_SIGN}(?P<number>(?:\d+|\d{{1,3}}(?:\.\d{{3}})+|\d{{1,3}}(?: \d{{3}})+),\d+)")
 _SCIENTIFIC = re.compile(
     rf"{_SIGN}(?P<number>{_PLAIN})\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*)?(?P<power>-?\d{{1,3}})\s*\}}?"
 )
@@ -126,9 +126,9 @@ def _recurring(match: re.Match[str], period: str) -> Number:
 
 
 def parse_decimal_comma(text: str) -> Number | None:
-    """`2,74` read as 2.74."""
+    """`2,74` read as 2.74, `1.234,5` and `1 234,5` as 1234.5."""
     match = _DECIMAL_COMMA.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
-    return _decimal(match["sign"], match["number"].replace(",", ".")) if match else None
+    return _decimal(match["sign"], re.sub("[. ]", "", match["number"]).replace(",", ".")) if match else None
 
 
 def _clean(number: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from da3po.reward.brackets import OPENING, enclosed, split
-from da3po.reward.numbers import parse_number
+from da3po.reward.intervals import interval, joint_interval
+from da3po.reward.nodes import Items, Leaf, Node, Ordered
 
 _CONNECTIVE = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![a-z])|\\(?:wedge|vee)(?![A-Za-z])")
 _MATRIX = re.compile(
@@ -19,13 +19,12 @@ _MATRIX = re.compile(
 _ROW_END = re.compile(r"\\\\(?:\s*\[\s*-?[\d.]+\s*(?:mm|cm|pt|ex|em|in)\s*\])?")
 _TRANSPOSED = re.compile(r"(.+?)\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top|\\intercal)\s*\})", re.DOTALL)
 _VECTOR = re.compile(r"\\langle(?![A-Za-z])(.*)\\rangle", re.DOTALL)
-_AND = re.compile(r"(?<![A-Za-z\\{])and(?![a-z])|\\wedge(?![A-Za-z])")
 _SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 _MAX_SIGNS = 3
 _OUTWARD = re.compile(r"([\[\](])([^\[\](),]+[,;][^\[\](),]+)([\[\])])")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?'*)"
 _SIMPLE = re.compile(
-    rf"(?:m?\s*\\angle\s*)?(?:{_NAME}(?:\([^()=<>]*\))?|\|\s*[A-Z]{{2}}\s*\||\\overline\s*\{{[A-Z]+\}}"
+    rf"(?:m?\s*\\angle\s*)?(?:{_NAME}(?:\s*\^\s*\{{?\s*-1\s*\}}?)?(?:\([^()=<>]*\))?|\|\s*[A-Z]{{2}}\s*\||\\overline\s*\{{[A-Z]+\}}"
     rf"|\\frac\s*\{{{_NAME}\}}\s*\{{{_NAME}\}}|{_NAME}(?:\s*:\s*{_NAME})+|\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\))"
 )
 _MEMBERSHIP = re.compile(rf"\s*{_SIMPLE.pattern}\s*\\in(?![A-Za-z])\s*")
@@ -33,35 +32,6 @@ _BUILDER = re.compile(
     rf"\\\{{\s*(?P<name>{_NAME})\s*(?:\\in\s*\\mathbb\s*\{{?R\}}?\s*)?(?:\\mid|\\vert|\||:)\s*"
     r"(?P<condition>(?=.*(?:<|>|\\le|\\ge|\\ne)).*)\\\}"
 )
-_RELATION = (r"\le", r"\ge", "<", ">")
-_VARIABLE = re.compile(r"\\?[A-Za-z]+(?:_\s*(?:\{[^{}]*\}|\w))?")
-_FUNCTION_WORDS = re.compile(r"\\(?:pi|infty|sqrt|frac|sin|cos|tan|log|ln)(?![A-Za-z])|(?<![A-Za-z])e(?![A-Za-z])")
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """One expression, equation or text."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Items:
-    """Several answers whose order does not matter: a list or a set."""
-
-    parts: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """Several values whose order matters; `brackets` as written, "" for values named by `names` (x = 1, y = 2)."""
-
-    parts: tuple[Node, ...]
-    brackets: str
-    names: tuple[str, ...] = ()
-
-
-Node = Leaf | Items | Ordered
 
 
 def parse(text: str) -> Node:
@@ -72,7 +42,7 @@ def parse(text: str) -> Node:
     if matrix:
         return _matrix(matrix["body"])
     text = _VECTOR.sub(r"(\1)", text) if _VECTOR.fullmatch(text) else text
-    if joint := _between(text) or _transposed(text):
+    if joint := joint_interval(text) or _transposed(text):
         return joint
     groups = [group for group in split(_CONNECTIVE.sub(";", text), (";",)) if group]
     lists = [[part for part in split(group, (",",)) if part] for group in groups]
@@ -81,13 +51,13 @@ def parse(text: str) -> Node:
     united = split(text, (r"\cup",))
     if len(united) > 1:
         return Items(tuple(parse(part) for part in united))
-    return _enclosed(text) or _signs(text) or _interval(text) or Leaf(text)
+    return _named_tuple(text) or _signs(text) or _enclosed(text) or interval(text) or Leaf(text)
 
 
-def _facing(interval: re.Match[str]) -> str:
+def _facing(ends: re.Match[str]) -> str:
     """`]0, 1[` as (0, 1): brackets that are turned away leave their end out."""
-    left, ends, right = interval.groups()
-    return ("(" if left == "]" else left) + ends + (")" if right == "[" else right)
+    left, inner, right = ends.groups()
+    return ("(" if left == "]" else left) + inner + (")" if right == "[" else right)
 
 
 def _unwrapped(text: str) -> str:
@@ -111,28 +81,6 @@ def _transposed(text: str) -> Node | None:
     if node.brackets != "matrix" or len({len(row) for row in rows}) != 1:
         return None
     return Ordered(tuple(Ordered(column, "row") for column in zip(*rows, strict=True)), "matrix")
-
-
-def _between(text: str) -> Node | None:
-    """`x \\ge 1 and x < 3` as the interval that both leave; None unless one is a lower and the other an upper bound."""
-    parts = _AND.split(text)
-    bounds = [_interval(part.strip()) for part in parts] if len(parts) == 2 else []
-    low, high = (
-        sorted((b for b in bounds if isinstance(b, Ordered)), key=_is_upper_bound)
-        if len(bounds) == 2 and all(bounds)
-        else (None, None)
-    )
-    if low is None or high is None or low.names != high.names or _is_upper_bound(low) or not _is_upper_bound(high):
-        return None
-    ends = low.parts[0], high.parts[1]
-    values = [parse_number(end.text) if isinstance(end, Leaf) else None for end in ends]
-    if values[0] and values[1] and values[0].value > values[1].value:
-        return None  # "and" where "or" is meant
-    return Ordered(ends, low.brackets[0] + high.brackets[1], low.names)
-
-
-def _is_upper_bound(interval: Ordered) -> bool:
-    return interval.parts[0] == Leaf(r"-\infty")
 
 
 def _list(groups: list[list[str]]) -> Node:
@@ -180,6 +128,18 @@ def assignment(text: str) -> tuple[str, str] | None:
     return name, sides[-1]
 
 
+def _named_tuple(text: str) -> Node | None:
+    """`(x, y) = (1, 2)`: a tuple whose places have names."""
+    pair = assignment(text)
+    if pair is None or not (enclosed(pair[0]) and enclosed(pair[1])):
+        return None
+    names = tuple(split(pair[0][1:-1], (",",)))
+    node = _enclosed(pair[1])
+    if not isinstance(node, Ordered) or len(node.parts) != len(names) or node.brackets != "()":
+        return None
+    return Ordered(node.parts, "()", names)
+
+
 def _enclosed(text: str) -> Node | None:
     if not enclosed(text):
         return None
@@ -205,7 +165,7 @@ def _signs(text: str) -> Node | None:
     """`a \\pm b` is two answers."""
     value = _value(text)
     num_signs = len(_SIGN.findall(value))
-    if not 0 < num_signs <= _MAX_SIGNS or enclosed(value):
+    if not 0 < num_signs <= _MAX_SIGNS or value.startswith((r"\{", "{", "[")):
         return None
     linked = num_signs > 1 and r"\mp" in value  # upper signs together, lower signs together
     choices = ("+" * num_signs, "-" * num_signs) if linked else itertools.product("+-", repeat=num_signs)
@@ -222,29 +182,3 @@ def _signed(value: str, signs: Iterable[str]) -> str:
         return upper if sign[1] == "pm" else opposite[upper]
 
     return re.sub(r"([({])\s*\+", r"\1", _SIGN.sub(write, value).lstrip("+ "))
-
-
-def _interval(text: str) -> Node | None:
-    """`a < x \\le b`, `x > a` and the like as the interval of one plain variable."""
-    operators = re.findall(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>", text)
-    sides = split(text, _RELATION)
-    if len(sides) != len(operators) + 1 or len(sides) not in (2, 3):
-        return None
-    if len({operator in (r"\le", "<") for operator in operators}) != 1:
-        return None
-    if operators[0] in (r"\ge", ">"):
-        sides, operators = sides[::-1], operators[::-1]
-    strict = [operator in "<>" for operator in operators]
-    low, high, left, right = r"-\infty", r"\infty", "(", ")"
-    if len(sides) == 3:
-        variable, low, high = sides[1], sides[0], sides[2]
-        left, right = "[("[strict[0]], "])"[strict[1]]
-    elif _VARIABLE.fullmatch(sides[0]):
-        variable, high, right = sides[0], sides[1], "])"[strict[0]]
-    else:
-        variable, low, left = sides[1], sides[0], "[("[strict[0]]
-    if not _VARIABLE.fullmatch(variable) or any(
-        re.search("[A-Za-z]", _FUNCTION_WORDS.sub("", end)) for end in (low, high)
-    ):
-        return None
-    return Ordered((Leaf(low), Leaf(high)), left + right, (variable,))

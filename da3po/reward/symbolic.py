@@ -62,7 +62,17 @@ def equal(gold: str, answer: str) -> bool:
             return verdict
     if _is_equation(left) and _is_equation(right):
         return _same_equation(left, right)
-    return bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
+    return _verified(left, right)
+
+
+def _verified(gold: sympy.Basic, answer: sympy.Basic) -> bool:
+    """math-verify's word. What it cannot compare is not the same."""
+    try:
+        return bool(verify(gold, answer, timeout_seconds=None, allow_set_relation_comp=True))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:  # noqa: BLE001 - SymPy raises anything on objects that do not go together
+        return False
 
 
 def value_of(text: str) -> Fraction | None:
@@ -145,7 +155,7 @@ def _same_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
         return _same_constant(left, right)
     verdicts = []
     for values in _points(symbols):
-        a, b = _evaluate(left.xreplace(values)), _evaluate(right.xreplace(values))
+        a, b = _value_at(left, values), _value_at(right, values)
         if a is None or b is None:
             return None
         if a.is_real and b.is_real and a.is_finite and b.is_finite:
@@ -174,7 +184,7 @@ def _same_complex_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     """Equality by value where `i` is the imaginary unit and the other symbols are real."""
     for values in _points(left.free_symbols | right.free_symbols):
         values = {symbol: sympy.I if symbol.name == IMAGINARY_UNIT else value for symbol, value in values.items()}
-        verdict = _close(_evaluate(left.xreplace(values)), _evaluate(right.xreplace(values)))
+        verdict = _close(_value_at(left, values), _value_at(right, values))
         if not verdict:
             return verdict
     return True
@@ -198,6 +208,13 @@ def _evaluate(expression: sympy.Expr, num_digits: int = PRECISION) -> sympy.Expr
     return value if value.is_number and not value.has(sympy.nan, sympy.Function) else None
 
 
+def _value_at(expression: sympy.Expr, values: dict[Any, Any]) -> sympy.Expr | None:
+    try:
+        return _evaluate(expression.xreplace(values))
+    except (ValueError, TypeError, AttributeError):
+        return None  # a derivative by a symbol, for one, has no value where the symbol has one
+
+
 def _close(a: sympy.Expr | None, b: sympy.Expr | None) -> bool | None:
     if a is None or b is None:
         return None
@@ -218,9 +235,9 @@ def _same_equation(left: sympy.Eq, right: sympy.Eq) -> bool:
         return bool(_same_value(a, b))
     ratios = []
     for values in _points(symbols):
-        x, y = _evaluate(a.xreplace(values)), _evaluate(b.xreplace(values))
+        x, y = _value_at(a, values), _value_at(b, values)
         if x is None or y is None:
-            return bool(verify(left, right, timeout_seconds=None))
+            return _verified(left, right)
         if x.is_real and y.is_real and x.is_finite and y.is_finite and y != 0 and x != 0:
             ratios.append(x / y)
     return len(ratios) >= MIN_POINTS and all(_close(ratios[0], ratio) for ratio in ratios)

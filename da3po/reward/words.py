@@ -1,0 +1,28 @@
+"""Answers that are words."""
+
+from __future__ import annotations
+
+import re
+
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_LONGEST_PRODUCT = 3
+_WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
+
+
+def same_words(gold: str, answer: str) -> bool | None:
+    """The verdict if one of the two is text; None if both may be mathematics."""
+    if not (_TEXT.search(gold) or _TEXT.search(answer) or (is_words(gold) and is_words(answer))):
+        return None
+    left, right = (_TEXT.sub(r"\1", text).strip().rstrip(".") for text in (gold, answer))
+    if not (is_words(left) and is_words(right)):
+        return None
+    if max(len(left), len(right)) <= _LONGEST_PRODUCT and left != right and not _TEXT.search(gold + answer):
+        return None  # ab and ba may be products of symbols
+    if max(len(left), len(right)) > 1:
+        left, right = (re.sub(r"[\s\-',]+|\b(?:the|an?)\s", "", text.casefold()) for text in (left, right))
+    return left == right
+
+
+def is_words(text: str) -> bool:
+    """Whether a text is words and no mathematics."""
+    return bool(_WORDS.fullmatch(text.strip()))
