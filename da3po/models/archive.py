@@ -16,6 +16,7 @@ from torch import Tensor
 def map_tensor(path: Path, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """The values at byte `start` of a file, little-endian. What is written to the tensor does not reach the file.
 
+    Values that do not begin at a multiple of their size, as other writers leave them, are copied.
     Errors: ValueError if the file ends before them.
     """
     count = torch.Size(shape).numel()
@@ -27,9 +28,12 @@ def map_tensor(path: Path, start: int, shape: tuple[int, ...], dtype: torch.dtyp
     with path.open("rb") as file:
         if file.seek(0, io.SEEK_END) < end:
             raise ValueError(f"{path} ends before byte {end}: it is cut off")
+        if start % dtype.itemsize:
+            copy = torch.empty(count * dtype.itemsize, dtype=torch.uint8)
+            file.seek(start)
+            file.readinto(copy.numpy().data)
+            return copy.view(dtype).reshape(shape)
         mapping = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
-    if start % dtype.itemsize:  # a file of another writer's: values have to begin at a multiple of their size
-        return torch.frombuffer(bytearray(mapping[start - page :]), dtype=dtype).reshape(shape)
     return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start - page).reshape(shape)
 
 
@@ -42,8 +46,9 @@ def map_saved_tensor(path: Path, start: int, length: int) -> Tensor:
         view = cast(BinaryIO, FileSlice(file, start, length))
         try:
             with zipfile.ZipFile(view) as archive:
-                saved = _read_index(archive)
-                data_start = start + _data_start(archive, view, f"data/{saved.key}")
+                members = _Members(archive, view)
+                saved = _read_index(members)
+                data_start = start + members.start(f"data/{saved.key}")
         except (zipfile.BadZipFile, pickle.UnpicklingError, KeyError):
             view.seek(0)
             loaded: Tensor = torch.load(view, weights_only=True)
@@ -115,22 +120,31 @@ class _Index(pickle.Unpickler):
         return dtype, key, size
 
 
-def _read_index(archive: zipfile.ZipFile) -> _Saved:
-    prefix = archive.namelist()[0].partition("/")[0]
-    if archive.read(f"{prefix}/byteorder") != b"little":
+class _Members:
+    """The uncompressed members of an archive. Their checksums, on which zipfile insists, may have been left out."""
+
+    def __init__(self, archive: zipfile.ZipFile, file: BinaryIO) -> None:
+        self._archive, self._file = archive, file
+        self._folder = archive.namelist()[0].partition("/")[0]
+
+    def start(self, name: str) -> int:
+        """Where a member's bytes begin: behind a header whose last two numbers are lengths. Errors: KeyError."""
+        member = self._archive.getinfo(f"{self._folder}/{name}")
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise pickle.UnpicklingError("compressed")
+        self._file.seek(member.header_offset + 26)
+        lengths = self._file.read(4)
+        return member.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+
+    def read(self, name: str) -> bytes:
+        self._file.seek(self.start(name))
+        return self._file.read(self._archive.getinfo(f"{self._folder}/{name}").file_size)
+
+
+def _read_index(members: _Members) -> _Saved:
+    if members.read("byteorder") != b"little":
         raise pickle.UnpicklingError("another byte order")
-    saved = _Index(io.BytesIO(archive.read(f"{prefix}/data.pkl"))).load()
+    saved = _Index(io.BytesIO(members.read("data.pkl"))).load()
     if not isinstance(saved, _Saved):
         raise pickle.UnpicklingError("no tensor")
     return saved
-
-
-def _data_start(archive: zipfile.ZipFile, file: BinaryIO, name: str) -> int:
-    """Where the bytes of an uncompressed member begin: behind a header whose two last numbers are lengths."""
-    prefix = archive.namelist()[0].partition("/")[0]
-    member = archive.getinfo(f"{prefix}/{name}")
-    if member.compress_type != zipfile.ZIP_STORED:
-        raise pickle.UnpicklingError("compressed")
-    file.seek(member.header_offset + 26)
-    lengths = file.read(4)
-    return member.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import SEEK_CUR
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +32,9 @@ from da3po.models.checkpoint_names import Place
 METADATA = ".metadata"
 COMMON = "common.pt"
 BACKENDS = "metadata.json"
+ALIGNMENT = 64
+"""Bytes of which values begin at a multiple in an archive of torch.save; so an archive has to begin at one too."""
+
 _MARKS = (METADATA, COMMON, BACKENDS)
 
 # What the pickled index of a checkpoint is made of. Nothing else is looked up, so reading one runs no foreign code.
@@ -203,7 +207,7 @@ def write_distributed(path: Path, pieces: Iterable[Piece], common: Mapping[str, 
         for piece in pieces:
             entry = entries.setdefault(piece.place.name, piece.entry())
             chunk = piece.chunk()
-            start = file.tell()
+            start = file.seek(-file.tell() % ALIGNMENT, SEEK_CUR)  # so that values can be read where they lie
             torch.save(_alone(piece.tensor.reshape(chunk.sizes)), file)
             index = MetadataIndex(piece.place.name, chunk.offsets, len(entry.chunks))
             places[index] = _StorageInfo(name, start, file.tell() - start)

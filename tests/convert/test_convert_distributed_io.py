@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.serialization import set_crc32_options
 
 from da3po.models.archive import map_saved_tensor, map_tensor
 from da3po.models.checkpoint_names import Place, place_in_checkpoint
@@ -109,12 +110,18 @@ def test_an_index_of_something_else_is_refused(written: Path) -> None:
         DistributedReader(written)
 
 
+@pytest.mark.parametrize("has_checksums", [True, False])
 @pytest.mark.parametrize("tensor", [WHOLE, WHOLE.half(), WHOLE.transpose(0, 2), WHOLE[1], torch.zeros(0, 3)])
-def test_a_saved_tensor_is_mapped_as_torch_loads_it(tmp_path: Path, tensor: torch.Tensor) -> None:
+def test_a_saved_tensor_is_mapped_and_not_loaded(
+    tmp_path: Path, tensor: torch.Tensor, has_checksums: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "load", None)
+    set_crc32_options(has_checksums)
     file = tmp_path / "file"
     with file.open("wb") as stream:
         stream.write(b"before")
         torch.save(tensor, stream)
+    set_crc32_options(True)
     mapped = map_saved_tensor(file, 6, file.stat().st_size - 6)
     assert mapped.dtype == tensor.dtype and torch.equal(mapped, tensor)
 

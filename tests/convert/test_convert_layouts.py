@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +174,24 @@ def test_a_model_goes_through_a_layout_unchanged_and_is_exported_as_it_was_train
 ) -> None:
     check_bytes(few, shape, layout)
     check_logprobs(few, shape, layout)
+    # H03: and goes in again, padding and all, as it came out.
+    trained = few / shape.name / layout / "trained-hf"
+    import_model(trained, few / shape.name / layout / "again", proving=STRUCTURE)
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_the_engine_stops_at_every_end_of_sequence_of_an_exported_model(tmp_path: Path) -> None:
+    """H09: generation_config.json names 2 and 3; a copy without the file goes on past 3."""
+    source = fixtures_hf.make_llama(tmp_path / "llama")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"eos_token_id": 2}))
+    import_model(source, tmp_path / "imported", proving=STRUCTURE)
+    folder = tmp_path / "back"
+    export_model(find_source(tmp_path / "imported"), folder, dtype=None, max_bytes=10**9, proving=STRUCTURE)
+    assert run_engine(folder, [7, 8, 9], only=3)["stopped"] == {"reason": "stop", "length": 1}
+    (folder / "generation_config.json").unlink()
+    assert run_engine(folder, [7, 8, 9], only=3)["stopped"] == {"reason": "length", "length": 8}
 
 
 @pytest.fixture(scope="module")
