@@ -47,8 +47,8 @@ class Job:
     def output(self) -> str:
         return self._output.read_text() if self._output.exists() else ""
 
-    def signal(self, name: str) -> None:
-        self._cluster.run("scancel", f"--signal={name}", str(self.number))
+    def signal(self, name: str, *options: str) -> None:
+        self._cluster.run("scancel", f"--signal={name}", *options, str(self.number))
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> None:
         deadline = time.monotonic() + timeout

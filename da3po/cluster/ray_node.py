@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,8 @@ STOP_SECONDS = 20.0
 KNOCK_SECONDS, MAX_SILENT_KNOCKS = 3.0, 4
 STARTED = "Ray runtime started"
 PR_SET_PDEATHSIG = 1
-TELLING = ("in use", "Check failed", "rror")
+# Lines of Ray's logs that say why it ended; E and F are errors and fatal ones, before numbers of process and thread.
+TELLING = re.compile(r" [EF] \d+ \d+\]|Check failed|in use|Error:|unexpectedly|exit code")
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Workers run under the interpreter and packages of this environment, whatever tool launched it.
@@ -154,7 +156,7 @@ class RayNode:
         return self._spec.folder / "session_latest" / "logs"
 
     def _with_last_words(self, what: str) -> str:
-        said = [line for file in self._complaints() for line in _lines(file) if any(word in line for word in TELLING)]
+        said = [line for file in self._complaints() for line in _lines(file) if TELLING.search(line)]
         return "\n".join([what, *said[-8:], f"(more in {self._spec.log})"])
 
     def _complaints(self) -> list[Path]:

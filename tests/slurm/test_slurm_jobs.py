@@ -100,6 +100,18 @@ def test_nothing_of_a_job_is_left_on_its_nodes(both):
     assert not [path for ran in both for path in Path("/tmp").glob(f"da3po-{ran.job.number}-*")]
 
 
+def test_a_warning_that_comes_to_the_batch_script_alone_is_passed_on(cluster, tmp_path):
+    """As Slurm sends it before the time is up; here before there is anything to save."""
+    job = cluster.submit("train.sbatch", *TRAIN, cwd=tmp_path)
+    job.wait_until((tmp_path / "runs" / "slurm" / str(job.number) / "0" / "node1.log").exists, 60)
+    job.signal("USR1", "--batch")
+    job.wait_until(lambda: job.info()["Restarts"] == "1", 60)
+    assert f"job {job.number} goes back into the queue" in job.output()
+    cluster.run("scancel", str(job.number))
+    assert job.wait(60)[0] == "CANCELLED"
+    assert job.survivors() == []
+
+
 @pytest.mark.parametrize("victim", ["raylet", "python"])
 def test_a_node_that_fails_ends_the_job_within_a_minute_and_is_named(victim, cluster, tmp_path):
     """The node's Ray dies, or the node's whole part of the job is killed."""
