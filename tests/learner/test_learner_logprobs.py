@@ -43,12 +43,13 @@ def test_temperature_divides_logits_not_log_probs(group: dist.ProcessGroup) -> N
     assert entropy.item() == pytest.approx(-(probs * probs.log()).sum().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("chunk_elements", [11, 30, 1 << 20], ids=["a token", "two tokens", "all"])
-def test_chunks_and_padding_change_nothing(
-    group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, chunk_elements: int
+@pytest.mark.parametrize(("tokens", "elements"), [(1, 1), (2, 8), (4, 9), (1024, 1 << 20)])
+def test_tiles_and_padding_change_nothing(
+    group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, tokens: int, elements: int
 ) -> None:
     """L10: padding rows hold large values here, and neither values nor gradients know of them."""
-    monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(module, "TILE_TOKENS", tokens)
+    monkeypatch.setitem(module.TILE_ELEMENTS, "cpu", elements)
     hidden, weight, labels = example()
     with torch.no_grad():
         weight[9:] = 100.0
