@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,7 +240,9 @@ class _Run:
         seen["sent"] = self._publish() if self.scenario.receives else ()
         self.learner.export(self.out / "export")
         seen["final_logprobs"] = self.learner.logprobs(first)
+        seen["empty"] = self._learn_from_nothing()
         seen["skipped"] = self._skip()
+        seen["refused"] = self._save_what_is_not_finite()
         seen["resumed"] = {name: self._resume(name) for name in (*self.scenario.resume_from, self.scenario.name)}
 
     def _updates(self, step: PackedStep) -> tuple[tuple[MicroBatch, ...], ...]:
@@ -306,6 +308,27 @@ class _Run:
         except TooManySkipped as error:
             return {"metrics": metrics, "unchanged": unchanged, "error": str(error)}
         return {"metrics": metrics, "unchanged": unchanged, "error": ""}
+
+    def _learn_from_nothing(self) -> dict[str, Any]:
+        """A step whose responses are all empty: metrics, and whether the weights are what they were."""
+        before = self._own_parameters()
+        silent = replace(self.scenario, lengths=tuple((prompt, 0) for prompt, _ in self.scenario.lengths))
+        metrics = self.learner.step(NUM_STEPS, self._updates(packed_step(silent, NUM_STEPS)))
+        unchanged = all(torch.equal(before[name], value) for name, value in self._own_parameters().items())
+        return {"metrics": metrics, "unchanged": unchanged}
+
+    def _save_what_is_not_finite(self) -> tuple[str, list[str]]:
+        """The error of a save with one weight that is no number, and the files that it left."""
+        path = self.out / f"refused{self.rank}"
+        path.mkdir()
+        weight = next(self.learner.trainer.models[-1].parameters()).data.view(-1)
+        kept, weight[0] = weight[0].clone(), torch.nan
+        try:
+            self.learner.save(path)
+        except FloatingPointError as error:
+            weight[0] = kept
+            return str(error), [file.name for file in path.iterdir()]
+        return "", []
 
     def _save(self) -> None:
         import torch.distributed as dist

@@ -52,6 +52,42 @@ CASES = {
     "S06 each sample once": ("tests/pack/test_pack_packer.py", "test_every_sample_contributes_exactly_once"),
     "S06 the same on any ranks": ("tests/pack/test_pack_packer.py", "test_the_gradient_is_the_same_for_every_split"),
     "S08 groups of another shape": ("tests/rollout/test_rollout_collector.py", "test_a_group_of_the_wrong_size"),
+    "A01 within a group": (
+        "tests/rollout/test_rollout_postprocess.py",
+        "test_advantages_are_normalised_within_a_group",
+    ),
+    "A02 one loser among equals": ("tests/algo/test_algo_advantage.py", "test_one_loser_among_equals"),
+    "A02 equal rewards": ("tests/algo/test_algo_advantage.py", "test_equal_rewards_give_exactly_zero"),
+    # There is no KL term in the loss, so a group without signal has no gradient at all.
+    "A04 a group without signal": ("tests/pack/test_pack_packer.py", "test_a_group_without_signal_counts_in_the"),
+    "A07 dual clip": ("tests/algo/test_algo_losses.py", "test_dual_clip_bounds_negative_advantages_only"),
+    "A07 its bound": ("tests/algo/test_algo_losses.py", "test_dual_clip_below_one_is_refused"),
+    # One path shapes rewards, that of training; the room of evaluations may not import the one with the penalty.
+    "A08 on and off": ("tests/algo/test_algo_overlong.py", "test_switch"),
+    "A08 in training": ("tests/rollout/test_rollout_postprocess.py", "shaping_added_afterwards"),
+    "A08 not in evaluation": (
+        "docs/architecture.md",
+        "| `eval` | `types`, `config.schema`, `runtime`, `data`, `reward`, `engine.protocol` |",
+    ),
+    "A09 its edges": ("tests/algo/test_algo_overlong.py", "test_equation_8"),
+    "A09 no slope": ("tests/algo/test_algo_overlong.py", "test_no_cache_switches_the_slope_off"),
+    "A09 the filter comes first": ("tests/rollout/test_rollout_postprocess.py", "test_all_correct_is_dropped_whatever"),
+    "A10 no division by zero": ("tests/pack/test_pack_packer.py", "test_empty_responses_do_not_divide_by_zero"),
+    "A10 counted as wrong": ("tests/rollout/test_rollout_postprocess.py", "test_empty_responses_are_wrong_counted"),
+    "A10 weights stay": ("tests/learner/test_learner_layouts.py", "test_nothing_but_empty_responses_teach_nothing"),
+    "A11 skipped, and then the end": (
+        "tests/learner/test_learner_layouts.py",
+        "test_non_finite_gradients_are_skipped_and",
+    ),
+    "A11 no checkpoint": ("tests/learner/test_learner_layouts.py", "test_a_weight_that_is_no_number_is_never_saved"),
+    # No token is ever added to what the engine sampled.
+    "A12 ids and log-probs": (
+        "tests/rollout/test_rollout_postprocess.py",
+        "test_batch_carries_what_the_engine_sampled",
+    ),
+    "A13 its micro-batches": ("tests/pack/test_pack_plan.py", "test_one_long_sequence_against_many_short_ones"),
+    "A13 its gradient": ("tests/pack/test_pack_packer.py", "test_a_long_sequence_beside_short_ones_on_two_ranks"),
+    "A13 on real ranks": ("tests/learner/test_learner_matrix.py", "test_every_budget_equals_the_single_process"),
     "L01 by hand": ("tests/learner/test_learner_logprobs.py", "test_temperature_divides_logits_not_log_probs"),
     "L01 in vLLM": ("tests/engine/test_engine_vllm.py", "test_logprobs_are_those_of_the_processed_distribution"),
     "L01 end to end": ("tests/e2e/test_e2e_train.py", "MAX_MEAN_MISMATCH"),
@@ -66,6 +102,17 @@ CASES = {
     "L09 every stop id": ("tests/engine/test_engine_vllm.py", "test_every_stop_id_of_the_model_stops_and_is_kept"),
     "L09 ignore_eos": ("tests/engine/test_engine_vllm.py", "test_ignore_eos_goes_on_to_max_tokens_past_either"),
     "L10 gradients": ("tests/learner/test_learner_matrix.py", "assert_equals_single"),
+    "L10 padding is never counted": ("tests/learner/test_learner_logprobs.py", "test_tiles_and_padding_change_nothing"),
+    "P02 log-probs under sequence parallelism": (
+        "tests/learner/test_learner_layouts.py",
+        "test_logprobs_equal_the_single_process",
+    ),
+    "P02 padding has no loss": ("tests/pack/test_pack_tensors.py", "test_padding_to_a_multiple"),
+    "P05 bit for bit": ("tests/learner/test_learner_layouts.py", "test_tied_embedding_and_head_stay_equal_bit_for_bit"),
+    "P05 as without stages": (
+        "tests/learner/test_learner_layouts.py",
+        "test_weights_after_three_steps_equal_the_single_process",
+    ),
     "H02 a tied head on the last stage": (
         "tests/models/test_models_families.py",
         "test_the_last_stage_of_a_tied_model_fills_its_copy_from_the_embedding",
