@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fakes
+from rank_pipes import PipedRanks, RankProcesses, free_port
 
 from da3po import loop, train
 from da3po.algo.mismatch import MismatchGate
@@ -26,6 +27,8 @@ from da3po.config.load import load
 from da3po.config.schema import Config
 from da3po.data.cursor import fingerprint
 from da3po.data.prompts import TrainingSet
+from da3po.learner.client import RemoteLearner, start_learner
+from da3po.learner.spec import LearnerSpec
 from da3po.resume import build_saver, decide_start, open_checkpoints, take_up, train_to_the_end
 from da3po.rollout.pipeline import PublishBetweenBatches, RolloutPipeline
 from da3po.runtime.interruption import Interruption
@@ -92,7 +95,57 @@ class Learner(fakes.FakeLearner):
 
     async def load_weights(self, path: Path) -> None:
         self.skill, _ = json.loads((path / "rank0.json").read_text())
-        self.loaded_weights = True
+
+    async def weights(self) -> Any:
+        return self.skill, self.momentum
+
+    async def close(self) -> None:
+        pass
+
+
+class RealLearner:
+    """Megatron's, in processes behind pipes. Its weights go to no engine, so samples do not depend on them."""
+
+    def __init__(self, inner: RemoteLearner, ranks: PipedRanks, channel: fakes.FakeChannel, enters: Enters) -> None:
+        self._inner = inner
+        self._ranks = ranks
+        self._channel = channel
+        self._enters = enters
+        for name in ("is_saving", "finish_saving", "load", "load_weights", "close"):
+            setattr(self, name, getattr(inner, name))
+
+    async def step(self, batch: PackedStep) -> StepStats:
+        await self._enters("learning", batch.step)
+        return await self._inner.step(batch)
+
+    async def publish(self, version: int) -> None:
+        self._channel.version, self._channel.skill = version, 0.5
+
+    async def save(self, path: Path) -> None:
+        await self._enters("saving", -1)
+        await self._inner.save(path)
+
+    async def start_saving(self, path: Path) -> None:
+        await self._enters("saving", -1)
+        await self._inner.start_saving(path)
+
+    async def weights(self) -> dict[str, Any]:
+        return {name: tensor for own in await self._ranks.call_all("weights") for name, tensor in own.items()}
+
+
+async def start_real(processes: RankProcesses, run: Run) -> RealLearner:
+    config = run.config
+    spec = LearnerSpec(
+        model_path=config.model.path,
+        train_steps=config.train.steps,
+        seed=config.run.seed,
+        parallel=config.parallel,
+        learner=config.learner,
+        optim=config.optim,
+        loss=config.algo.loss,
+    )
+    ranks = processes.learner(config.parallel.num_ranks)
+    return RealLearner(await start_learner(ranks, spec, "127.0.0.1", free_port()), ranks, run.channel, run.enters)
 
 
 @functools.cache
@@ -107,8 +160,19 @@ async def nothing_happens(phase: str, step: int) -> None:
 class Run:
     """One start of the command on a run directory."""
 
-    def __init__(self, folder: Path, *overrides: str, enters: Enters = nothing_happens, count: int = 13) -> None:
-        """count: prompts of the data set; some 30 are drawn, so that epochs end within a run."""
+    def __init__(
+        self,
+        folder: Path,
+        *overrides: str,
+        enters: Enters = nothing_happens,
+        count: int = 13,
+        processes: RankProcesses | None = None,
+    ) -> None:
+        """
+        Args:
+            count: prompts of the data set; some 30 are drawn, so that epochs end within a run.
+            processes: for a real learner.
+        """
         self.config = _config(overrides)
         self.run_dir = RunDirectory(folder)
         self.interruption = Interruption(self.config.checkpoint.grace_seconds)
@@ -116,28 +180,29 @@ class Run:
         self.channel = fakes.FakeChannel()
         self.engine = fakes.FakeEngine(self.channel)
         self._test_enters = enters
-        self.learner = Learner(self.channel, self._enters)
+        self.learner: Any = Learner(self.channel, self.enters)
+        self._processes = processes
         self.step = 0
         self._evaluating = False
 
-    async def _enters(self, phase: str, step: int) -> None:
+    async def enters(self, phase: str, step: int) -> None:
         """Saving is of the last finished step, which the learner does not know."""
         await self._test_enters(phase, self.step if phase == "saving" else step)
 
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
         phase = "evaluation" if self._evaluating else "rollout"
-        await self._enters(phase, self.step + (phase == "rollout"))
+        await self.enters(phase, self.step + (phase == "rollout"))
         async for result in self.engine.generate(requests):
             await asyncio.sleep(0)
             yield result
 
     async def grade(self, gold: str, responses: Sequence[str]) -> Any:
         if not self._evaluating:
-            await self._enters("grading", self.step + 1)
+            await self.enters("grading", self.step + 1)
         return await fakes.grade_text(gold, responses)
 
     async def publish(self, version: int) -> StepStats:
-        await self._enters("sync", version)
+        await self.enters("sync", version)
         await asyncio.sleep(0)
         await self.learner.publish(version)
         await self.engine.receive(version)
@@ -157,7 +222,9 @@ class Run:
 
     async def _go(self) -> int:
         config, start, interruption = self.config, self.begin, self.interruption
-        await self._enters("start", start.step)
+        await self.enters("start", start.step)
+        if self._processes is not None:
+            self.learner = await start_real(self._processes, self)
         interruption.check()
         recorder = build_recorder(config.logging, self.run_dir.path, after=start.step, last_step=config.train.steps)
         pool: Any = SimpleNamespace(pool=SimpleNamespace(generate=self.generate, num_aborted_tokens=0))
@@ -185,8 +252,10 @@ class Run:
         try:
             async with saver:
                 await train_to_the_end(run, saver)
+            self.weights = await self.learner.weights()
         finally:
             recorder.close()
+            await self.learner.close()
         return 0
 
     def seen(self) -> dict[str, Any]:
@@ -194,7 +263,7 @@ class Run:
         files = {name: _rows(self.run_dir.path / f"{name}.jsonl") for name in ("metrics", "rollouts", "evaluations")}
         return {
             **files,
-            "weights": (self.learner.skill, self.learner.momentum),
+            "weights": self.weights,
             "best": self.checkpoints.best(),
             "state": self.checkpoints.latest().state()["rollouts"],
         }

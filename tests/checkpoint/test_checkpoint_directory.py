@@ -2,10 +2,15 @@
 
 import json
 import logging
+import re
+import shutil
 
 import pytest
 
 from da3po.checkpoint.directory import CheckpointDirectory, CheckpointError, write_state
+from da3po.checkpoint.manifest import find_damage, seal
+from da3po.checkpoint.run_directory import find_checkpoint, find_start
+from da3po.checkpoint.saver import check_identity
 
 
 def save(directory, step, payload="weights"):
@@ -155,3 +160,75 @@ def test_a_step_saved_again_replaces_the_old_one(directory):
     save(directory, 1, "old")
     saved = save(directory, 1, "new")
     assert (saved.learner / "model.bin").read_text() == "new"
+
+
+def test_the_manifest_tells_what_made_it(directory):
+    writing = directory.begin(3)
+    write_state(writing, {}, "run: {}\n")
+    saved = directory.commit(3, writing, identity={"run.seed": 1})
+    manifest = json.loads((saved.path / "manifest.json").read_text())
+    assert manifest["step"] == 3 and manifest["identity"] == {"run.seed": 1}
+    assert {"python", "da3po", "torch"} <= manifest["versions"].keys()
+    assert manifest["files"].keys() == {"state.json", "config.yaml"}
+
+
+def test_a_manifest_of_a_later_format_is_not_misread(directory):
+    saved = save(directory, 1)
+    manifest = json.loads((saved.path / "manifest.json").read_text())
+    (saved.path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
+    assert find_damage(saved.path, checksums=False) == "it has format 2, and this version reads 1"
+
+
+def test_parts_of_two_steps_are_no_step(tmp_path):
+    """C10: step 4 has lost its learner's part and step 3 its state, so the run goes on from 2; and if that is gone too,
+    it says so and does not begin anew."""
+    directory = CheckpointDirectory(tmp_path, keep=9)
+    for step in (2, 3, 4):
+        save(directory, step)
+    shutil.rmtree(tmp_path / "step_000004" / "learner")
+    (tmp_path / "step_000003" / "state.json").unlink()
+    assert find_start(directory, "auto").step == 2
+    shutil.rmtree(tmp_path / "step_000002")
+    with pytest.raises(CheckpointError, match="holds no complete checkpoint, only step_000003, step_000004"):
+        find_start(directory, "auto")
+
+
+def test_what_was_cut_off_is_cleared_and_a_sealed_save_is_completed(tmp_path):
+    directory = CheckpointDirectory(tmp_path, keep=9)
+    save(directory, 1)
+    directory.begin(2)
+    sealed = directory.begin(3)
+    write_state(sealed, {"step": 3}, "")
+    seal(sealed, 3, {})
+    (tmp_path / ".removing-step_000000" / "learner").mkdir(parents=True)
+    assert directory.clear() == [".removing-step_000000", ".writing-step_000002", ".writing-step_000003"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000001", "step_000003"]
+    assert directory.latest().state() == {"step": 3}
+
+
+@pytest.mark.parametrize("name", ["run", "run/checkpoints", "run/checkpoints/step_000002"])
+def test_a_checkpoint_is_found_by_its_path_or_its_run(name, tmp_path):
+    directory = CheckpointDirectory(tmp_path / "run" / "checkpoints", keep=9)
+    for step in (1, 2):
+        save(directory, step)
+    assert find_checkpoint(tmp_path / name).step == 2
+
+
+def test_what_is_no_checkpoint_is_refused_by_name(tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere is no checkpoint"):
+        find_checkpoint(tmp_path / "nowhere")
+    directory = CheckpointDirectory(tmp_path, keep=9)
+    damage_missing_file(save(directory, 1).path)
+    with pytest.raises(CheckpointError, match=r"step_000001 is no complete checkpoint: learner/model.bin is missing"):
+        find_checkpoint(tmp_path / "step_000001")
+
+
+def test_another_model_or_data_set_is_refused_with_the_reason(directory):
+    saved = save(directory, 1)
+    identity = {"model (its weights)": "a", "data (its prompts)": "b"}
+    check_identity(saved, identity, identity)
+    for key in identity:
+        with pytest.raises(
+            CheckpointError, match=re.escape(f"was made with {key}='{identity[key]}', this run has 'x'")
+        ):
+            check_identity(saved, identity, identity | {key: "x"})
