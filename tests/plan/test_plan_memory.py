@@ -80,7 +80,7 @@ def test_recomputation(fields: dict[str, object], layers_kept: int, inputs_kept:
 
 def test_the_chunk_of_logits_is_the_learners() -> None:
     logprobs = pytest.importorskip("da3po.learner.megatron.logprobs")
-    assert logprobs.CHUNK_ELEMENTS == LOGPROB_CHUNK_ELEMENTS
+    assert logprobs.TILE_ELEMENTS["cuda"] == LOGPROB_CHUNK_ELEMENTS
 
 
 def test_published_models_have_their_published_sizes() -> None:

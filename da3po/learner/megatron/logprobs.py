@@ -22,7 +22,7 @@ from torch import Tensor
 TILE_TOKENS = 1024
 """Tokens of a tile: enough for matrix products to run at full speed."""
 
-TILE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
+TILE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 24}
 """Logits of a tile by kind of device: on CPU few enough to stay in cache, on CUDA many enough for few kernels."""
 
 
