@@ -6,6 +6,8 @@ another, and leaves what it saw on disk for the tests to compare.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import sys
 import time
@@ -154,8 +156,12 @@ def _join(context: mp.ProcessContext, timeout: float) -> bool:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nobody listens at, from below the range that the system gives to outgoing connections: one of those
+    may be taken again before it is used."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _run_rank(rank: int, scenarios: Sequence[Scenario]) -> None:
