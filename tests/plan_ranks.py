@@ -16,7 +16,7 @@ from da3po.learner.client import dp_index, updates_of
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Counted on one rank. published: bytes of the buckets that it sent."""
+    """Counted on one rank. published: bytes of the buckets that it sent. rates: learning rates of its optimizer."""
 
     num_parameters: int
     num_buffer: int
@@ -25,6 +25,7 @@ class Held:
     gradients: int
     optimizer: int
     published: int
+    rates: tuple[Any, ...]
 
 
 def measure(scenarios: Sequence[Scenario]) -> dict[str, list[Held]]:
@@ -93,4 +94,5 @@ def _count(trainer: Any, published: int) -> Held:
         gradients=sum(buffer.grad_data.nbytes for buffer in buffers),
         optimizer=sum(tensor.nbytes for tensor in (*moments, *main)),
         published=published,
+        rates=tuple(group["lr"] for group in trainer.optimizer.inner.param_groups),
     )

@@ -137,6 +137,33 @@ CASES = {
     "H08 other rope types": ("tests/convert/test_convert_companions.py", "test_other_rope_types_are_refused_by_name"),
     "H09 files beside the weights": ("tests/convert/test_convert_companions.py", "is_kept_byte_for_byte"),
     "H09 the engine stops": ("tests/convert/test_convert_layouts.py", "stops_at_every_end_of_sequence"),
+    "G02 a field without its option": (
+        "tests/config/test_config_documented.py",
+        "test_every_option_takes_its_own_default_without_a_plus",
+    ),
+    "G02 defaults stated twice": ("tests/config/test_config_load.py", "test_yaml_only_holds_differences_from_the_da"),
+    "G02 documents name what does not exist": (
+        "tests/config/test_config_documented.py",
+        "test_documents_name_options_that_exist",
+    ),
+    "G03 a learning rate that is text": ("tests/plan/test_plan_state.py", "test_a_learning_rate_of_the_command_line"),
+    "G03 numbers in every spelling, from a file": (
+        "tests/config/test_config_documented.py",
+        "test_numbers_of_a_file_are_numbers",
+    ),
+    "G03 numbers in every spelling": ("tests/config/test_config_load.py", "test_numbers_in_every_spelling"),
+    "G03 what is no number": ("tests/config/test_config_load.py", '("rollout.num_samples=010", "whole number")'),
+    "G03 underscores": ("tests/config/test_config_load.py", "test_underscores_in_whole_numbers_are_grouping"),
+    "G04 a mistyped option": (
+        "tests/config/test_config_documented.py",
+        "test_a_mistyped_option_ends_the_command_before_ray_starts",
+    ),
+    "G04 the same option twice": ("tests/config/test_config_load.py", "test_the_last_of_two_equal_overrides_wins"),
+    # A job's time is sbatch's own option: there is no option of ours that YAML could turn into a number of seconds.
+    "G05 a time that YAML takes for a number": (
+        "tests/config/test_config_documented.py",
+        "test_what_reads_as_a_time_or_a_number_stays_text",
+    ),
     "V01 pass@k is no bootstrap": ("tests/eval/test_statistics.py", "test_pass_at_k"),
     "V02 n < k": ("tests/eval/test_statistics.py", "test_pass_at_k_of_too_few_samples_is_refused"),
     "G05 time limits": ("tests/slurm/test_slurm_jobs.py", "test_time_limits_mean_what_slurm_means_by_them"),

@@ -10,6 +10,7 @@ import pytest
 from learner_ranks import Scenario
 from plan_ranks import Held, measure
 
+from da3po.config.load import load
 from da3po.config.schema import LearnerConfig, MegatronConfig, ParallelConfig
 from da3po.models.hf_config import read_model_spec
 from da3po.plan.learner import publication_bytes
@@ -58,6 +59,7 @@ def held(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
                 parallel=parallel,
                 out=str(root / name),
                 learner=learner,
+                optim=load(["optim.lr=1E-6", "optim.warmup_steps=0"]).optim,
                 lengths=((1, 6), (3, 5), (4, 4), (7, 2), (2, 6), (3, 3)),
                 receives=receives,
             )
@@ -84,6 +86,12 @@ def test_a_publication_has_the_planned_bytes(name: str, models: dict[str, Path],
     model, parallel, learner, _ = CASES[name]
     sent = sum(one.published for one in held[name])
     assert sent == publication_bytes(read_model_spec(models[model]), parallel, learner)
+
+
+def test_a_learning_rate_of_the_command_line_is_a_number_on_every_rank(held: dict[str, list[Held]]) -> None:
+    rates = [rate for ranks in held.values() for rank in ranks for rate in rank.rates]
+    assert len(rates) >= sum(map(len, held.values()))
+    assert all(isinstance(rate, float) and rate == 1e-6 for rate in rates)
 
 
 def test_the_buffer_is_cut_as_asked(models: dict[str, Path]) -> None:
