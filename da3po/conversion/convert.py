@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -66,7 +67,7 @@ def export_model(source: Source, target: Path, *, dtype: str | None, max_bytes: 
     def check(folder: Path) -> Proof:
         return _prove(source.weights, folder, EXPORT, proving)
 
-    return _convert(target, write, check, about)
+    return _convert(target, {"write": write}, check, about)
 
 
 def import_model(model_dir: Path, target: Path, *, proving: Proving) -> Proof:
@@ -80,12 +81,14 @@ def import_model(model_dir: Path, target: Path, *, proving: Proving) -> Proof:
         import_weights(model_dir, spec, weights)
         write_companions(read_companions(model_dir), weights / COMPANIONS)
         write_state(folder, {"step": 0, "identity": {}, "rollouts": {}, "best": None}, f"model:\n  path: {model_dir}\n")
+
+    def finish(folder: Path) -> None:
         seal(folder, 0, {})
 
     def check(folder: Path) -> Proof:
         return _prove(folder / "learner", model_dir, IMPORT, proving)
 
-    return _convert(target, write, check, about)
+    return _convert(target, {"write": write, "seal": finish}, check, about)
 
 
 def _prove(checkpoint: Path, model_dir: Path, direction: Direction, proving: Proving) -> Proof:
@@ -93,14 +96,18 @@ def _prove(checkpoint: Path, model_dir: Path, direction: Direction, proving: Pro
 
 
 def _convert(
-    target: Path, write: Callable[[Path], None], check: Callable[[Path], Proof], about: dict[str, Any]
+    target: Path,
+    steps: Mapping[str, Callable[[Path], None]],
+    check: Callable[[Path], Proof],
+    about: dict[str, Any],
 ) -> Proof:
+    """Take the steps, then the proof, in a folder beside `target`; the report has the seconds of each."""
     partial = _clear(target)
-    began = time.perf_counter()
-    write(partial)
-    written = time.perf_counter()
-    proof = check(partial)
-    about |= {"write_seconds": round(written - began, 2), "proof_seconds": round(time.perf_counter() - written, 2)}
+    for name, step in steps.items():
+        with _timed(name, about):
+            step(partial)
+    with _timed("proof", about):
+        proof = check(partial)
     write_report(partial, proof, about)
     for line in lines(proof):
         logger.info(line)
@@ -109,6 +116,13 @@ def _convert(
         raise ProofError(f"{partial} did not pass its proof and is left there: {failed}")
     partial.rename(target)
     return proof
+
+
+@contextmanager
+def _timed(name: str, about: dict[str, Any]) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    about[f"{name}_seconds"] = round(time.perf_counter() - began, 2)
 
 
 def _clear(target: Path) -> Path:

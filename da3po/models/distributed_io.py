@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import SEEK_CUR
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ from da3po.models.checkpoint_names import Place
 METADATA = ".metadata"
 COMMON = "common.pt"
 BACKENDS = "metadata.json"
+FILE_BYTES = 1 << 30
+"""Several files are read, and their checksums taken, side by side."""
+
 ALIGNMENT = 64
 """Bytes of which values begin at a multiple in an archive of torch.save; so an archive has to begin at one too."""
 
@@ -195,22 +198,22 @@ class Piece:
         )
 
 
-def write_distributed(path: Path, pieces: Iterable[Piece], common: Mapping[str, Any]) -> None:
+def write_distributed(
+    path: Path, pieces: Iterable[Piece], common: Mapping[str, Any], max_bytes: int = FILE_BYTES
+) -> None:
     """Write a checkpoint of weights alone into `path`, an existing directory.
 
-    common: what Megatron keeps beside tensors.
+    common: what Megatron keeps beside tensors. max_bytes: a file that has reached it gets no further piece.
     """
     entries: dict[str, TensorStorageMetadata] = {}
     places: dict[MetadataIndex, _StorageInfo] = {}
-    name = "__0_0.distcp"
-    with (path / name).open("wb") as file, _no_checksums():
+    files = _Files(path, max_bytes)
+    with files, _no_checksums():
         for piece in pieces:
             entry = entries.setdefault(piece.place.name, piece.entry())
             chunk = piece.chunk()
-            start = file.seek(-file.tell() % ALIGNMENT, SEEK_CUR)  # so that values can be read where they lie
-            torch.save(_alone(piece.tensor.reshape(chunk.sizes)), file)
             index = MetadataIndex(piece.place.name, chunk.offsets, len(entry.chunks))
-            places[index] = _StorageInfo(name, start, file.tell() - start)
+            places[index] = files.add(piece.tensor.reshape(chunk.sizes))
             entry.chunks.append(chunk)
     torch.save(dict(common), path / COMMON)
     backends = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
@@ -218,6 +221,35 @@ def write_distributed(path: Path, pieces: Iterable[Piece], common: Mapping[str, 
     (path / BACKENDS).write_text(json.dumps(backends), encoding="utf-8")
     # Last, since it is what makes the rest a checkpoint.
     (path / METADATA).write_bytes(pickle.dumps(Metadata(state_dict_metadata=dict(entries), storage_data=places)))
+
+
+class _Files:
+    """The files of a checkpoint, written one after another, named as those of rank 0."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._count = 0
+        self._open()
+
+    def add(self, tensor: Tensor) -> _StorageInfo:
+        if self._file.tell() >= self._max_bytes:
+            self._file.close()
+            self._count += 1
+            self._open()
+        start = self._file.seek(-self._file.tell() % ALIGNMENT, SEEK_CUR)  # so that values can be read where they lie
+        torch.save(_alone(tensor), self._file)
+        return _StorageInfo(self._name, start, self._file.tell() - start)
+
+    def _open(self) -> None:
+        self._name = f"__0_{self._count}.distcp"
+        self._file = (self._path / self._name).open("wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 @contextmanager

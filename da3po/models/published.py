@@ -53,13 +53,13 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 def find_model_spec(path: str) -> ModelSpec:
     """The spec of `model.path`, without a download: from its directory, or from the table if it is a name on the Hub.
 
-    A path whose last two parts are such a name, as in /models/Qwen/Qwen3-4B-Base, is taken for that model if there is
-    no such directory here: a plan is often made on another machine than the run.
+    A path that ends like such a name, as /models/Qwen3-4B-Base does, is taken for that model if there is no such
+    directory here: a plan is often made on another machine than the run.
     Raises ConfigError if the directory cannot be read and the name is not in the table.
     """
     if not path.startswith("package:") and not Path(path).is_dir():
-        name = "/".join(Path(path).parts[-2:])
-        if name in PUBLISHED:
+        name = next((name for name in PUBLISHED if Path(name).name == Path(path).name), None)
+        if name is not None:
             return parse_model_spec(PUBLISHED[name], where=f"the published config of {name}")
         if is_hub_name(path):
             raise ConfigError(

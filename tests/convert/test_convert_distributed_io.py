@@ -78,6 +78,12 @@ def test_torch_and_megatrons_reader_read_what_is_written(written: Path) -> None:
     assert torch.load(written / "common.pt", weights_only=True) == {"format": 1}
 
 
+def test_a_checkpoint_is_cut_into_files(tmp_path: Path) -> None:
+    write_distributed(tmp_path, [piece("a", WHOLE[0]), piece("b", WHOLE[1])], {}, max_bytes=10)
+    assert sorted(path.name for path in tmp_path.glob("*.distcp")) == ["__0_0.distcp", "__0_1.distcp"]
+    assert torch.equal(DistributedReader(tmp_path).read(Place("b", None)), WHOLE[1])
+
+
 def test_what_is_missing_is_named(written: Path) -> None:
     reader = DistributedReader(written)
     with pytest.raises(ValueError, match=r"has no tensor decoder\.layers\.other"):

@@ -3,8 +3,9 @@
     python tools/bench/convert.py [--gb 2] [--dtype bfloat16] [--dir FOLDER] [--no-logprobs]
 
 Makes a model with random weights in a temporary folder, which needs five times its size. Each part runs in a process of
-its own, from a warm file cache, so that its peak memory is its own. `share_of_plain` compares writing alone; the proof,
-which reads everything again, hashes it and runs both models, is timed beside it.
+its own, from a warm file cache, so that its peak memory is its own. `share_of_plain` compares writing alone. Beside it are
+the seal of an import, which flushes it to disk and takes the checksums of its manifest, and the proof, which reads all of
+it again, takes checksums and runs both models.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def measure(folder: Path, gb: float, dtype: torch.dtype, extra: list[str]) -> di
     found["export"] = timed("export", str(imported), str(exported), *extra)
     for name, where in (("import", imported), ("export", exported)):
         about = json.loads((where / "conversion.json").read_text())["conversion"]
-        found[name] |= {key: about[key] for key in ("write_seconds", "proof_seconds")}
+        found[name] |= {key: value for key, value in about.items() if key.endswith("_seconds")}
         found[name]["share_of_plain"] = found["plain"]["seconds"] / about["write_seconds"]
     return found
 
