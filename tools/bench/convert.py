@@ -2,10 +2,10 @@
 
     python tools/bench/convert.py [--gb 2] [--dtype bfloat16] [--dir FOLDER] [--no-logprobs]
 
-Makes a model with random weights in a temporary folder, which needs five times its size. Each part runs in a process of
-its own, from a warm file cache, so that its peak memory is its own. `share_of_plain` compares writing alone. Beside it are
-the seal of an import, which flushes it to disk and takes the checksums of its manifest, and the proof, which reads all of
-it again, takes checksums and runs both models.
+Makes a model with random weights in a temporary folder, which needs five times its size. Each part runs in a process
+of its own, from a warm file cache, so that its peak memory is its own. `share_of_plain` compares writing alone. Beside
+it are the seal of an import, which flushes it to disk and takes the checksums of its manifest, and the proof, which
+reads all of it again, takes checksums and runs both models.
 """
 
 from __future__ import annotations
