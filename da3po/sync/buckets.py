@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from da3po.sync import SyncError
-from da3po.sync.checksum import RunningChecksum, block_bytes, checksum
+from da3po.sync.checksum import Verify, block_bytes, checksum, joined, running_checksum
 from da3po.types import BucketSum
 
 ALIGNMENT = 16
+LARGE_BYTES = 1 << 20  # a tensor of so many bytes is worth a message of its own, for what it saves is a copy
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -42,15 +43,16 @@ class BucketHeader:
     """What the bytes of a bucket are.
 
     names, shapes, dtypes, offsets: of each tensor; an offset is where its bytes start in the payload.
-    num_bytes: of the payload, padding included.
-    checksum: of the payload, see `da3po.sync.checksum`.
+    pieces: bytes of each message that the payload comes in, one after another, padding included.
+    verify: how the checksum was made, and checksum: of the pieces, see `da3po.sync.checksum`.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     offsets: tuple[int, ...]
-    num_bytes: int
+    pieces: tuple[int, ...]
+    verify: Verify
     checksum: str
 
     def to_json(self) -> bytes:
@@ -64,9 +66,15 @@ class BucketHeader:
             shapes=tuple(tuple(shape) for shape in fields["shapes"]),
             dtypes=tuple(fields["dtypes"]),
             offsets=tuple(fields["offsets"]),
-            num_bytes=fields["num_bytes"],
+            pieces=tuple(fields["pieces"]),
+            verify=fields["verify"],
             checksum=fields["checksum"],
         )
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the payload, padding included."""
+        return sum(self.pieces)
 
     @property
     def proof(self) -> BucketSum:
@@ -75,23 +83,25 @@ class BucketHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A header and its payload: [num_bytes] uint8."""
+    """A header and its payload, in pieces of [n] uint8 each, n as the header has them."""
 
     header: BucketHeader
-    payload: Tensor
+    pieces: tuple[Tensor, ...]
 
 
 class Packer:
     """Turns streams into buckets.
 
-    Tensors are bundled, in their order, into buckets of at most `bucket_bytes`. One at least as large travels alone,
-    from where it lies if it lies in one piece, and else by a copy. Copies are made in two buffers in turn, so a bundle
-    is good until the next but one is asked for: one can be on its way while the next is being filled. The buffers are
-    kept from stream to stream, since touching fresh memory can cost more than sending it.
+    Tensors are bundled, in their order, into buckets of at most `bucket_bytes`; one at least as large travels alone.
+    A large one is a piece of its own, sent from where it lies if it lies in one piece. Small ones are copied together,
+    into two buffers in turn, so a bucket is good until the next but one is asked for: one can be on its way while the
+    next is being filled. The buffers are kept from stream to stream, since touching fresh memory can cost more than
+    sending it.
     """
 
-    def __init__(self, bucket_bytes: int, device: torch.device) -> None:
+    def __init__(self, bucket_bytes: int, device: torch.device, verify: Verify = "full") -> None:
         self.bucket_bytes = bucket_bytes
+        self.verify = verify
         self._limit = bucket_bytes // ALIGNMENT * ALIGNMENT
         self._device = device
         self._buffers = deque([torch.empty(0, dtype=torch.uint8, device=device) for _ in range(2)])
@@ -106,22 +116,22 @@ class Packer:
         for name, given in stream:
             tensor = given.detach()
             _check_travels(name, tensor, seen)
-            alone = self._travels_as_it_lies(tensor)
-            if bundle is not None and (alone or bundle.end_with(tensor) > self._limit):
+            if bundle is not None and bundle.end_with(tensor) > self._limit:
                 yield bundle.close()
                 bundle = None
-            if alone:
-                yield _bucket_of_one(name, tensor)
-                continue
+            as_it_lies = self._travels_as_it_lies(tensor)
             if bundle is None:
-                bundle = _Bundle(self._next_buffer(tensor.nbytes))
-            bundle.add(name, tensor)
+                bundle = _Bundle(self._next_buffer(0 if as_it_lies else tensor.nbytes), self.verify)
+            if as_it_lies:
+                bundle.add_as_it_lies(name, tensor)
+            else:
+                bundle.add_copy(name, tensor)
         if bundle is not None:
             yield bundle.close()
 
     def _travels_as_it_lies(self, tensor: Tensor) -> bool:
         return (
-            tensor.nbytes >= max(self._limit, ALIGNMENT)
+            tensor.nbytes >= min(LARGE_BYTES, max(self._limit, ALIGNMENT))
             and tensor.nbytes % ALIGNMENT == 0
             and tensor.data_ptr() % ALIGNMENT == 0
             and tensor.is_contiguous()
@@ -129,7 +139,7 @@ class Packer:
         )
 
     def _next_buffer(self, num_bytes: int) -> Tensor:
-        """The buffer that was used longest ago, made larger if it does not hold a bucket that starts with `num_bytes`.
+        """The buffer that was used longest ago, made larger if it cannot hold a bucket that starts with `num_bytes`.
 
         A whole bucket's memory is asked for at once; on CPU what is not touched costs nothing.
         """
@@ -142,43 +152,73 @@ class Packer:
 
 
 class _Bundle:
-    """A bucket that is being filled from front to back; what has been written is summed while it is in the cache."""
+    """A bucket that is being filled from front to back. What is copied is summed while it is in the cache."""
 
-    def __init__(self, buffer: Tensor) -> None:
-        self._buffer = buffer
-        self._sum = RunningChecksum(buffer)
+    def __init__(self, buffer: Tensor, verify: Verify) -> None:
+        self._verify = verify
         self._block_bytes = block_bytes(buffer.device)
         self._entries: list[_Entry] = []
-        self._end = 0
+        self._pieces: list[Tensor] = []
+        self._digests: list[str] = []
+        self._end = 0  # of the payload
+        self._free = buffer  # what has not been copied into
+        self._copied = 0  # of it, into the piece that is open
+        self._sum = running_checksum(self._free, verify)
 
     def end_with(self, tensor: Tensor) -> int:
         return _aligned(self._end + tensor.nbytes)
 
-    def add(self, name: str, tensor: Tensor) -> None:
-        start = self._end
-        self._entries.append(_Entry.of(name, tensor, start))
+    def add_as_it_lies(self, name: str, tensor: Tensor) -> None:
+        self._end_piece()
+        piece = _as_bytes(tensor)
+        self._entries.append(_Entry.of(name, tensor, self._end))
+        self._pieces.append(piece)
+        self._digests.append(checksum(piece, self._verify))
+        self._end += tensor.nbytes
+
+    def add_copy(self, name: str, tensor: Tensor) -> None:
+        start = self._copied
+        self._entries.append(_Entry.of(name, tensor, self._end))
         if tensor.is_contiguous():
-            self._write_in_blocks(start, _as_bytes(tensor))
+            self._copy_in_blocks(start, _as_bytes(tensor))
         else:
-            self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        self._end = _aligned(start + tensor.nbytes)
+            self._free[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._copied = _aligned(start + tensor.nbytes)
+        self._end += self._copied - start
         # Padding is part of the checksum, so it must be the same every time.
-        self._buffer[start + tensor.nbytes : self._end] = 0
-        self._sum.advance(self._end)
+        self._free[start + tensor.nbytes : self._copied] = 0
+        self._sum.advance(self._copied)
 
     def close(self) -> Bucket:
-        num_bytes = self._end
-        if num_bytes == 0:  # empty tensors alone
-            num_bytes = ALIGNMENT
-            self._buffer[:num_bytes] = 0
-        header = _header(self._entries, num_bytes, self._sum.digest(num_bytes))
-        return Bucket(header=header, payload=self._buffer[:num_bytes])
+        if self._end == 0:  # empty tensors alone
+            self._free[:ALIGNMENT] = 0
+            self._copied = ALIGNMENT
+        self._end_piece()
+        header = BucketHeader(
+            names=tuple(entry.name for entry in self._entries),
+            shapes=tuple(entry.shape for entry in self._entries),
+            dtypes=tuple(entry.dtype for entry in self._entries),
+            offsets=tuple(entry.offset for entry in self._entries),
+            pieces=tuple(piece.numel() for piece in self._pieces),
+            verify=self._verify,
+            checksum=joined(self._digests),
+        )
+        return Bucket(header=header, pieces=tuple(self._pieces))
 
-    def _write_in_blocks(self, start: int, source: Tensor) -> None:
+    def _end_piece(self) -> None:
+        """What has been copied since the last piece is one."""
+        if self._copied:
+            self._pieces.append(self._free[: self._copied])
+            self._digests.append(self._sum.digest(self._copied))
+            self._free = self._free[self._copied :]
+            self._copied = 0
+            self._sum = running_checksum(self._free, self._verify)
+
+    def _copy_in_blocks(self, start: int, source: Tensor) -> None:
         for offset in range(0, source.numel(), self._block_bytes):
             block = source[offset : offset + self._block_bytes]
             end = start + offset + block.numel()
-            self._buffer[start + offset : end].copy_(block)
+            self._free[start + offset : end].copy_(block)
             self._sum.advance(end)
 
 
@@ -193,26 +233,12 @@ class _Entry(NamedTuple):
         return cls(name, tuple(tensor.shape), _dtype_name(tensor), offset)
 
 
-def _bucket_of_one(name: str, tensor: Tensor) -> Bucket:
-    payload = _as_bytes(tensor)
-    header = _header([_Entry.of(name, tensor, 0)], payload.numel(), checksum(payload))
-    return Bucket(header=header, payload=payload)
-
-
-def _header(entries: Sequence[_Entry], num_bytes: int, digest: str) -> BucketHeader:
-    return BucketHeader(
-        names=tuple(entry.name for entry in entries),
-        shapes=tuple(entry.shape for entry in entries),
-        dtypes=tuple(entry.dtype for entry in entries),
-        offsets=tuple(entry.offset for entry in entries),
-        num_bytes=num_bytes,
-        checksum=digest,
-    )
-
-
 def unpack(header: BucketHeader, payload: Tensor) -> list[tuple[str, Tensor]]:
-    """Views of `payload` as the named tensors, after its checksum has been verified. Raises SyncError."""
-    found = checksum(payload)
+    """Views of `payload` ([num_bytes] uint8) as the named tensors, after its checksum has been verified.
+
+    Raises SyncError.
+    """
+    found = joined([checksum(piece, header.verify) for piece in payload.split(list(header.pieces))])
     if found != header.checksum:
         raise SyncError(
             f"checksum of the bucket {header.names[0]} .. {header.names[-1]} is {found}, sent was {header.checksum}"

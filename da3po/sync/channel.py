@@ -22,6 +22,7 @@ from torch import Tensor
 
 from da3po.sync import SyncError
 from da3po.sync.buckets import Packer
+from da3po.sync.checksum import Verify
 from da3po.sync.memory import Memory
 
 LOOPBACK = "127.0.0.1"
@@ -166,10 +167,10 @@ class SourceChannel:
                 ) from error
         return self._link
 
-    def packer(self, bucket_bytes: int) -> Packer:
-        """The packer for this channel's device, the same one as long as the bucket size is."""
-        if self._packer is None or self._packer.bucket_bytes != bucket_bytes:
-            self._packer = Packer(bucket_bytes, self.connect().device)
+    def packer(self, bucket_bytes: int, verify: Verify) -> Packer:
+        """The packer for this channel's device, the same one as long as it is asked for the same."""
+        if self._packer is None or (self._packer.bucket_bytes, self._packer.verify) != (bucket_bytes, verify):
+            self._packer = Packer(bucket_bytes, self.connect().device, verify)
         return self._packer
 
     def close(self) -> None:

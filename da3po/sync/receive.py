@@ -16,7 +16,7 @@ from da3po.sync.memory import Memory
 from da3po.sync.send import EndOfStream, Kind
 from da3po.types import BucketSum, WeightManifest
 
-PRELUDE_WORDS = 3
+PRELUDE_WORDS = 2
 
 Load = Callable[[list[tuple[str, Tensor]]], object]
 
@@ -62,11 +62,12 @@ class _Arriving:
         self._header = header
         self._payload = payload
         self._place = f"stage {link.stage}, bucket {index}"
-        self._broadcast = link.broadcast(payload)
+        self._broadcasts = [link.broadcast(piece) for piece in payload.split(list(header.pieces))]
 
     def finish(self, load: Load) -> None:
         """Wait for the bytes, verify them, then load them. Raises SyncError."""
-        self._broadcast.wait()
+        for broadcast in self._broadcasts:
+            broadcast.wait()
         try:
             tensors = unpack(self._header, self._payload)
         except SyncError as error:
@@ -82,7 +83,7 @@ class _StageStream:
         self._version = version
         self._memory = memory
         self.proofs: list[BucketSum] = []
-        kind, body, _ = self._next()
+        kind, body = self._next()
         if kind is not Kind.BEGIN:
             raise SyncError(
                 f"stage {link.stage}: a publication begins with {kind.name}, so an earlier one was cut short"
@@ -93,14 +94,15 @@ class _StageStream:
 
     def begin_next(self) -> _Arriving | None:
         """Start to take the next bucket; None if there is none, and the source's own account of it all agrees."""
-        kind, body, num_bytes = self._next()
+        kind, body = self._next()
         if kind is Kind.END:
             self._check_end(EndOfStream.from_json(body))
             return None
         if kind is not Kind.BUCKET:
             raise SyncError(f"stage {self._link.stage}: {kind.name} in the middle of version {self._version}")
         header = BucketHeader.from_json(body)
-        arriving = _Arriving(header, self._memory.take(num_bytes, self._link.device), self._link, len(self.proofs))
+        payload = self._memory.take(header.num_bytes, self._link.device)
+        arriving = _Arriving(header, payload, self._link, len(self.proofs))
         self.proofs.append(header.proof)
         return arriving
 
@@ -109,13 +111,13 @@ class _StageStream:
         if end != mine:
             raise SyncError(f"stage {self._link.stage}: the source closed its stream with {end}, received was {mine}")
 
-    def _next(self) -> tuple[Kind, bytes, int]:
+    def _next(self) -> tuple[Kind, bytes]:
         prelude = torch.empty(PRELUDE_WORDS, dtype=torch.int64, device=self._link.device)
         self._link.broadcast(prelude).wait()
-        kind, num_body_bytes, num_payload_bytes = prelude.tolist()
+        kind, num_body_bytes = prelude.tolist()
         body = torch.empty(num_body_bytes, dtype=torch.uint8, device=self._link.device)
         self._link.broadcast(body).wait()
         content = body.cpu().numpy().tobytes()
         if kind == Kind.ABORT:
             raise SyncError(f"stage {self._link.stage}: the source failed: {json.loads(content)['reason']}")
-        return Kind(kind), content, num_payload_bytes
+        return Kind(kind), content

@@ -1,6 +1,7 @@
 """The sending side of one publication.
 
-On the wire each message is a prelude ([3] int64: kind, bytes of JSON, bytes of payload), the JSON, and the payload.
+On the wire each message is a prelude ([2] int64: kind, bytes of JSON), the JSON, and, of a bucket, the pieces of its
+payload as its header has them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from da3po.sync import SyncError
 from da3po.sync.buckets import Bucket, names_digest
 from da3po.sync.channel import PendingBroadcast, SourceChannel, StageLink
+from da3po.sync.checksum import Verify
 from da3po.types import BucketSum
 
 
@@ -47,18 +49,23 @@ class EndOfStream:
 
 
 def send_weights(
-    channel: SourceChannel, version: int, stream: Iterable[tuple[str, Tensor]], bucket_bytes: int
+    channel: SourceChannel,
+    version: int,
+    stream: Iterable[tuple[str, Tensor]],
+    bucket_bytes: int,
+    verify: Verify = "full",
 ) -> tuple[BucketSum, ...]:
     """Send one stage's weights to all receivers under `version`; return what was sent.
 
     stream: (Hugging Face name, whole tensor) pairs; a tensor must stay as it is until all have been sent, since a large
         one travels from where it lies.
+    verify: what of the bytes goes into checksums.
     The next bucket is filled while one is on its way. If `stream` raises, receivers are told and the error goes on.
     Raises SyncError when a receiver is gone or silent. The channel is then closed, and a new one must be opened.
     """
     link = channel.connect()
     try:
-        return _send(link, version, channel.packer(bucket_bytes).pack(stream))
+        return _send(link, version, channel.packer(bucket_bytes, verify).pack(stream))
     except _StreamError as failure:
         _start_message(link, Kind.ABORT, json.dumps({"reason": str(failure)}).encode()).wait()
         channel.close()
@@ -81,9 +88,9 @@ def _send(link: StageLink, version: int, buckets: Iterator[Bucket]) -> tuple[Buc
     proofs: list[BucketSum] = []
     in_flight = _start_message(link, Kind.BEGIN, json.dumps({"version": version}).encode())
     for bucket in _told_apart(buckets):
-        announcement = _start_message(link, Kind.BUCKET, bucket.header.to_json(), bucket.header.num_bytes)
+        announcement = _start_message(link, Kind.BUCKET, bucket.header.to_json())
         in_flight.wait()
-        in_flight = _InFlight(*announcement.broadcasts, link.broadcast(bucket.payload))
+        in_flight = _InFlight(*announcement.broadcasts, *map(link.broadcast, bucket.pieces))
         proofs.append(bucket.header.proof)
     in_flight.wait()
     _start_message(link, Kind.END, EndOfStream.of(version, proofs).to_json()).wait()
@@ -109,8 +116,8 @@ def _told_apart(buckets: Iterator[Bucket]) -> Iterator[Bucket]:
         raise _StreamError(error) from error
 
 
-def _start_message(link: StageLink, kind: Kind, body: bytes, num_payload_bytes: int = 0) -> _InFlight:
+def _start_message(link: StageLink, kind: Kind, body: bytes) -> _InFlight:
     """Start to send all of a message but its payload."""
-    prelude = torch.tensor([kind, len(body), num_payload_bytes], dtype=torch.int64, device=link.device)
+    prelude = torch.tensor([kind, len(body)], dtype=torch.int64, device=link.device)
     content = torch.frombuffer(bytearray(body), dtype=torch.uint8).to(link.device)
     return _InFlight(link.broadcast(prelude), link.broadcast(content))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from da3po.sync import SyncError
-from da3po.sync.buckets import BucketHeader, Packer, names_digest, unpack
-from da3po.sync.checksum import RunningChecksum, checksum
+from da3po.sync.buckets import LARGE_BYTES, Bucket, BucketHeader, Packer, names_digest, unpack
+from da3po.sync.checksum import RunningChecksum, Verify, checksum
 
 CPU = torch.device("cpu")
 
@@ -20,13 +20,18 @@ def weights(num: int = 6) -> list[tuple[str, Tensor]]:
     return [(f"layer.{i}", torch.arange(3 + 5 * i).to(dtypes[i % 4])) for i in range(num)]
 
 
+def payload(bucket: Bucket) -> Tensor:
+    """A copy, in one piece, as a receiver has it."""
+    return torch.cat(bucket.pieces)
+
+
 def travel(pairs: list[tuple[str, Tensor]], bucket_bytes: int) -> list[list[tuple[str, Tensor]]]:
     """Through headers as JSON and payloads as bytes, as on the wire."""
     arrived = []
     for bucket in Packer(bucket_bytes, CPU).pack(iter(pairs)):
         header = BucketHeader.from_json(bucket.header.to_json())
         assert header == bucket.header
-        arrived.append(unpack(header, bucket.payload.clone()))
+        arrived.append(unpack(header, payload(bucket)))
     return arrived
 
 
@@ -57,37 +62,77 @@ def test_a_tensor_that_is_not_contiguous_travels_by_value() -> None:
 def test_two_buckets_are_alive_at_a_time() -> None:
     packed = Packer(16, CPU).pack((str(i), torch.full((4,), float(i))) for i in range(3))
     first = next(packed)
-    before = first.payload.clone()
+    before = payload(first)
     next(packed)
-    assert torch.equal(first.payload, before)
+    assert torch.equal(payload(first), before)
 
 
 def test_a_large_tensor_travels_from_where_it_lies_and_small_ones_are_bundled() -> None:
     small, large, last = torch.ones(2), torch.arange(8.0), torch.zeros(3)
     bundle, alone, rest = Packer(32, CPU).pack(iter([("small", small), ("large", large), ("last", last)]))
     assert (bundle.header.names, alone.header.names, rest.header.names) == (("small",), ("large",), ("last",))
-    assert alone.payload.data_ptr() == large.data_ptr()
+    assert alone.pieces[0].data_ptr() == large.data_ptr()
     assert alone.header.checksum == checksum(large.view(torch.uint8))
-    assert bundle.payload.data_ptr() != small.data_ptr()
+    assert bundle.pieces[0].data_ptr() != small.data_ptr()
+
+
+def test_large_tensors_are_pieces_of_a_bucket_and_are_not_copied() -> None:
+    large = [torch.full((LARGE_BYTES // 4,), float(i)) for i in range(2)]
+    turned = torch.randn(1024, 512).t()  # as large, but not in one piece
+    sent = [("a", torch.ones(3)), ("b", large[0]), ("c", torch.ones(1)), ("d", turned), ("e", large[1])]
+    (bucket,) = Packer(1 << 24, CPU).pack(iter(sent))
+    assert bucket.header.pieces == (16, LARGE_BYTES, 16 + 4 * 1024 * 512, LARGE_BYTES)
+    assert [bucket.pieces[i].data_ptr() for i in (1, 3)] == [one.data_ptr() for one in large]
+    arrived = unpack(bucket.header, payload(bucket))
+    assert all(torch.equal(ours, theirs) for (_, ours), (_, theirs) in zip(sent, arrived, strict=True))
+    damaged = payload(bucket)
+    damaged[-1] ^= 1
+    with pytest.raises(SyncError, match=r"checksum of the bucket a \.\. e"):
+        unpack(bucket.header, damaged)
+
+
+@pytest.mark.parametrize(("verify", "seen"), [("full", 48), ("sampled", 3), ("off", 0)])
+def test_how_much_is_verified(verify: Verify, seen: int) -> None:
+    """A tensor of 48 rows of the checksum's; one of them is damaged."""
+    tensor = torch.zeros(48, 8192, dtype=torch.int64)
+    (bucket,) = Packer(1 << 20, CPU, verify).pack(iter([("w", tensor)]))
+    assert BucketHeader.from_json(bucket.header.to_json()) == bucket.header
+    found = 0
+    for row in range(48):
+        damaged = payload(bucket)
+        damaged.view(torch.int64)[8192 * row + 5] = 1
+        try:
+            unpack(bucket.header, damaged)
+        except SyncError:
+            found += 1
+    assert found == seen
+
+
+@pytest.mark.parametrize("verify", ["full", "sampled", "off"])
+def test_a_copy_that_is_summed_as_it_is_made_is_verified_the_same(verify: Verify) -> None:
+    pairs = [("turned", torch.randn(300, 5000).t()), ("long", torch.randn(3_000_001)), ("end", torch.ones(1))]
+    (bucket,) = Packer(1 << 25, CPU, verify).pack(iter(pairs))
+    assert bucket.header.checksum == checksum(payload(bucket), verify)
+    assert len(unpack(bucket.header, payload(bucket))) == 3
 
 
 def test_parameters_travel_without_their_graph() -> None:
     pairs = [("small", torch.nn.Parameter(torch.ones(2))), ("large", torch.nn.Parameter(torch.ones(8)))]
     for bucket in Packer(32, CPU).pack(iter(pairs)):
-        assert not bucket.payload.requires_grad
+        assert not payload(bucket).requires_grad
 
 
 def test_buffers_are_kept_from_stream_to_stream() -> None:
     packer = Packer(32, CPU)
     pairs = [(str(i), torch.ones(6)) for i in range(3)]
-    first, second = ([bucket.payload.data_ptr() for bucket in packer.pack(iter(pairs))] for _ in range(2))
+    first, second = ([bucket.pieces[0].data_ptr() for bucket in packer.pack(iter(pairs))] for _ in range(2))
     assert len(set(first)) == 2
     assert set(first) == set(second)
 
 
 def test_one_flipped_bit_is_found_and_named() -> None:
     bucket = next(Packer(1 << 20, CPU).pack(iter(weights())))
-    damaged = bucket.payload.clone()
+    damaged = payload(bucket)
     damaged[37] ^= 4
     with pytest.raises(SyncError, match=r"checksum of the bucket layer\.0 \.\. layer\.5"):
         unpack(bucket.header, damaged)
@@ -129,9 +174,9 @@ def test_checksum_is_the_same_however_the_bytes_are_written() -> None:
 
 
 def test_a_bundle_that_is_summed_as_it_is_filled_has_the_checksum_of_its_bytes() -> None:
-    pairs = [*weights(), ("long", torch.randn(300_000)), ("turned", torch.randn(300, 500).t()), ("end", torch.ones(1))]
+    pairs = [*weights(), ("long", torch.randn(300_001)), ("turned", torch.randn(300, 500).t()), ("end", torch.ones(1))]
     (bucket,) = Packer(1 << 23, CPU).pack(iter(pairs))
-    assert bucket.header.checksum == checksum(bucket.payload.clone())
+    assert bucket.header.checksum == checksum(payload(bucket))
 
 
 def test_padding_does_not_leak_old_bytes_into_the_checksum() -> None:

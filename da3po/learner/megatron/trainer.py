@@ -122,7 +122,8 @@ class Trainer:
                 return ()
             if self._channel is None:
                 raise RuntimeError("publish before open_channel")
-            return send_weights(self._channel, version, stream, int(self.spec.sync.bucket_mb * (1 << 20)))
+            sync = self.spec.sync
+            return send_weights(self._channel, version, stream, int(sync.bucket_mb * (1 << 20)), sync.verify)
         finally:
             drain(stream)  # also after an error: the other ranks of the stage are in its collectives
 
