@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +73,43 @@ def test_a_cluster_needs_an_address(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert doctor.main(["--cluster"]) == 1
     assert "RAY_ADDRESS" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_every_node_of_a_cluster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_cluster() as address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        code, found = run(capsys, "--cluster", "experiment=quickstart")
+        assert code == 0, found
+        assert list(found["nodes"])[1:] == ["the cluster", "the run"]
+        node = next(iter(found["nodes"].values()))
+        assert {one["topic"] for one in node} >= {"packages", "gpus", "host", "slurm", "network"}
+        code, found = run(
+            capsys, "--cluster", "experiment=quickstart", "cluster.num_nodes=2", "cluster.gpus_per_node=1"
+        )
+        problems = [
+            one["name"] for findings in found["nodes"].values() for one in findings if one["status"] == "problem"
+        ]
+        assert code == 1 and {"nodes", "GPUs", "Transformer Engine"} <= set(problems)
+
+
+@contextmanager
+def a_cluster() -> Iterator[str]:
+    """A Ray of one node on loopback; its address."""
+    code = (
+        "import ray, time; "
+        "ray.init(address='local', num_cpus=2, include_dashboard=False, _node_ip_address='127.0.0.1'); "
+        "print(ray.get_runtime_context().gcs_address, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield next(line.strip() for line in process.stdout if line.startswith("127.0.0.1:"))
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def test_nodes_are_compared() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from da3po.config.schema import Config, EngineConfig, LearnerConfig, MegatronConfig, ParallelConfig
+from da3po.config.schema import Config, ConfigError, EngineConfig, LearnerConfig, MegatronConfig, ParallelConfig
 from da3po.models.hf_config import ModelSpec
 from da3po.models.published import PUBLISHED, find_model_spec
 from da3po.plan.activations import in_flight, layer_bytes, rank_activation_bytes
@@ -94,7 +94,11 @@ def test_published_models_have_their_published_sizes() -> None:
 
 
 def test_a_folder_of_a_published_name_is_that_model() -> None:
-    assert find_model_spec("/nowhere/Qwen/Qwen3-8B-Base") == find_model_spec("Qwen/Qwen3-8B-Base")
+    assert find_model_spec("/nowhere/Qwen3-8B-Base") == find_model_spec("Qwen/Qwen3-8B-Base")
+    with pytest.raises(ConfigError, match="there is no such directory"):
+        find_model_spec("/nowhere/Qwen3-9B-Base")
+    with pytest.raises(ConfigError, match="a plan can be made for Qwen/"):
+        find_model_spec("someone/unknown")
     assert set(PUBLISHED) >= {"Qwen/Qwen3-4B-Base", "Qwen/Qwen3-8B-Base", "Qwen/Qwen3-32B"}
 
 
