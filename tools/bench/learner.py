@@ -193,16 +193,22 @@ def pad(samples: Sequence[TrainSample]) -> PaddedBatch:
     return PaddedBatch(ids=ids, mask=inside.long(), loss_mask=loss_mask, advantages=advantages)
 
 
-def gemm_rate(width: int, rows: int = 4096) -> float:
-    """FLOP/s of [rows, width] x [width, 3 width] in fp32, the product that a layer is mostly made of."""
-    left, right = torch.randn(rows, width), torch.randn(width, 3 * width)
-    return 2.0 * rows * width * 3 * width / seconds(lambda: left @ right)
+class Product:
+    """[rows, width] x [width, 3 width] in fp32, which a layer is mostly made of."""
+
+    def __init__(self, width: int, rows: int = 4096) -> None:
+        self._left, self._right = torch.randn(rows, width), torch.randn(width, 3 * width)
+        self.flops = 2.0 * rows * width * 3 * width
+
+    def step(self) -> None:
+        self._left @ self._right
 
 
-def seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(action: Callable[[], object]) -> tuple[float, float]:
+    """Wall time and processor time."""
+    wall, processor = time.perf_counter(), time.process_time()
     action()
-    return time.perf_counter() - start
+    return time.perf_counter() - wall, time.process_time() - processor
 
 
 def measure(args: argparse.Namespace, model_dir: Path) -> dict[str, float | str]:
@@ -212,17 +218,19 @@ def measure(args: argparse.Namespace, model_dir: Path) -> dict[str, float | str]
     num_tokens = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in samples)
     packed = Packed(model_dir, samples, args.threads, args.max_tokens)
     padded = Padded(model_dir, samples, args.baseline_rows or max(1, args.max_tokens // preset.cap))
-    taken: dict[str, list[float]] = {"packed": [], "padded": [], "gemm": []}
+    product = Product(preset.hidden)
+    taken: dict[str, list[tuple[float, float]]] = {"packed": [], "padded": [], "product": []}
     for number in range(args.steps + 1):  # the first round warms up
-        found = {"packed": seconds(packed.step), "padded": seconds(padded.step), "gemm": gemm_rate(preset.hidden)}
-        if number:
-            for name, value in found.items():
-                taken[name].append(value)
-    median = {name: statistics.median(values) for name, values in taken.items()}
+        for name, action in (("packed", packed.step), ("padded", padded.step), ("product", product.step)):
+            spent = seconds(action)
+            if number:
+                taken[name].append(spent)
+    wall, processor = (
+        {name: statistics.median(spent[kind] for spent in values) for name, values in taken.items()} for kind in (0, 1)
+    )
     num_parameters = packed.num_parameters
     packed.close()
-    per_second = num_tokens / median["packed"]
-    flops = 6 * num_parameters * per_second
+    flops = 6 * num_parameters * num_tokens
     return {
         "preset": args.preset,
         "threads": args.threads,
@@ -230,15 +238,17 @@ def measure(args: argparse.Namespace, model_dir: Path) -> dict[str, float | str]
         "num_tokens": num_tokens,
         "num_micro_batches": packed.num_micro_batches,
         "padded_tokens": padded.padded_tokens,
-        "seconds_per_step": round(median["packed"], 4),
+        "seconds_per_step": round(wall["packed"], 4),
         "seconds_forward_backward": packed.median_of("time/forward_backward"),
         "seconds_optimizer": packed.median_of("time/optimizer"),
-        "tokens_per_second": round(per_second, 1),
-        "tokens_per_second_transformers": round(num_tokens / median["padded"], 1),
-        "ratio": round(median["padded"] / median["packed"], 3),
-        "model_flops_per_second": round(flops),
-        "gemm_flops_per_second": round(median["gemm"]),
-        "gemm_share": round(flops / median["gemm"], 3),
+        "tokens_per_second": round(num_tokens / wall["packed"], 1),
+        "tokens_per_second_transformers": round(num_tokens / wall["padded"], 1),
+        "ratio": round(wall["padded"] / wall["packed"], 3),
+        "ratio_processor": round(processor["padded"] / processor["packed"], 3),
+        "model_flops_per_second": round(flops / wall["packed"]),
+        "gemm_flops_per_second": round(product.flops / wall["product"]),
+        "gemm_share": round(flops / wall["packed"] / (product.flops / wall["product"]), 3),
+        "gemm_share_processor": round(flops / processor["packed"] / (product.flops / processor["product"]), 3),
     }
 
 

@@ -90,10 +90,11 @@ class Optimizer:
         layer_norms = self._layer_norms.measure()
         self.inner.prepare_grads()
         grad_norm = float(self.inner.get_grad_norm())
-        if not (math.isfinite(grad_norm) and math.isfinite(loss)):
+        is_finite = math.isfinite(grad_norm) and math.isfinite(loss)
+        # Megatron itself leaves out an update beyond `learner.megatron.optimizer.grad_norm_skip_threshold`.
+        if not (is_finite and self.inner.step()[0]):
             self._skip(grad_norm, loss)
             return UpdateResult(grad_norm=grad_norm, skipped=True, layer_grad_norms=layer_norms)
-        self.inner.step()
         self.num_skipped_in_a_row = 0
         return UpdateResult(grad_norm=grad_norm, skipped=False, layer_grad_norms=layer_norms)
 
