@@ -107,6 +107,11 @@ class Saving:
             await self.saver.after(step)
             await asyncio.sleep(0)
 
+    async def train_and_fail(self, last: int, error: Exception) -> None:
+        async with self.saver:
+            await self.train(1, last)
+            raise error
+
     def steps(self) -> list[int]:
         return [checkpoint.step for checkpoint in self.directory.complete()]
 
@@ -202,9 +207,7 @@ async def test_a_save_that_fails_ends_the_run_and_leaves_the_one_before(asynchro
 async def test_a_run_that_fails_completes_the_save_that_is_under_way(tmp_path: Path) -> None:
     saving = Saving(tmp_path, asynchronous=True)
     with pytest.raises(RuntimeError, match="engine"):
-        async with saving.saver:
-            await saving.train(1, 2)
-            raise RuntimeError("an engine died")
+        await saving.train_and_fail(2, RuntimeError("an engine died"))
     assert saving.steps() == [2]
 
 
@@ -213,7 +216,5 @@ async def test_a_run_that_fails_does_not_wait_for_a_save_that_hangs(tmp_path: Pa
     saving.saver._grace_seconds = 0.05
     saving.learner.hold.clear()
     with pytest.raises(RuntimeError, match="rank"):
-        async with saving.saver:
-            await saving.train(1, 2)
-            raise RuntimeError("a rank died")
+        await saving.train_and_fail(2, RuntimeError("a rank died"))
     assert saving.steps() == []
