@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -70,11 +73,30 @@ class Session:
         _init(address=address, namespace=f"da3po-{os.getpid()}", log_to_driver=False, logging_level=logging.ERROR)
 
 
+# A signal to all processes of a job or group asks the controller to end the run, which needs the others until then.
+CONTROLLERS_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Ray's processes, and workers after them, inherit what is blocked here, as Ray itself sees to for SIGINT. The
+    handlers are the command's own again afterwards: Ray puts one in place that exits."""
+    handlers = {number: signal.getsignal(number) for number in CONTROLLERS_SIGNALS}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, CONTROLLERS_SIGNALS)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _init(**options: Any) -> None:
     for name, value in RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        ray.init(**options)
+        with _signals_held():
+            ray.init(**options)
     except (RuntimeError, ConnectionError, ValueError) as error:
         ray.shutdown()
         raise ClusterError(f"Ray did not start: {str(error).strip()}") from error
