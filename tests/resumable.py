@@ -71,6 +71,7 @@ class Learner(fakes.FakeLearner):
         self.momentum = 0.5 * self.momentum + seen
         self.skill = min(0.95, max(0.05, self.skill + 1e-4 * self.momentum))
         values = {"loss/policy": self.skill, "actor/grad_norm": self.momentum, "actor/lr": min(1.0, batch.step / 3)}
+        values["mismatch/num_tokens"] = 0.0
         return StepStats(values)
 
     async def save(self, path: Path) -> None:

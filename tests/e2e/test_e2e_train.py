@@ -9,6 +9,8 @@ import torch
 from command_line import SMALL, Command, metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from da3po.transcripts.store import Transcripts
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 TRAIN = ["train", *SMALL, "train.steps=4", "checkpoint.every=2"]
@@ -55,6 +57,9 @@ def test_records_of_a_finished_run(finished):
     assert [row["step"] for row in evaluations] == [0, 4]
     assert (run_dir / "config.yaml").exists() and (run_dir / "rollouts.jsonl").exists()
     assert list(run_dir.glob("*.png"))
+    assert Transcripts(run_dir).steps() == [1, 2, 3, 4]
+    trained = [row for row in Transcripts(run_dir).read(4) if not row["dropped"]]
+    assert len(trained) == 8 * metrics(run_dir)[-1]["rollout/num_prompts_trained"]
     assert "before" in command.output() and "after" in command.output()
 
 

@@ -7,6 +7,8 @@ import command_line
 import pytest
 from command_line import SMALL, Command, metrics
 
+from da3po.transcripts.store import Transcripts
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ONE_STEP = ["train", *SMALL, "train.steps=1", "eval.before=false", "eval.after=false", "run.dir=run"]
@@ -30,6 +32,29 @@ def test_a_step_of_every_kind(overrides, tmp_path):
     assert row["mismatch/mean_abs_logprob"] < 1e-4
     assert row["mismatch/max_abs_logprob"] < 1e-2
     assert row["actor/grad_norm"] > 0
+    assert command.survivors() == []
+
+
+AHEAD = ["rollout.max_lag=1", "algo.loss.correction=token_tis"]
+IN_FLIGHT = ["rollout.max_lag=2", "rollout.in_flight_updates=true", "algo.loss.correction=sequence_mask"]
+CARRIED = ["algo.dynamic_sampling.max_surplus_age=1"]
+
+
+@pytest.mark.parametrize(("overrides", "oldest"), [(AHEAD, 1), (IN_FLIGHT, 2), (CARRIED, 1)], ids=str)
+def test_samples_of_older_weights(overrides, oldest, tmp_path):
+    command = command_line.run(*ONE_STEP, "train.steps=4", *overrides, cwd=tmp_path)
+    assert command.process.returncode == 0, command.output()
+    rows = metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["rollout/staleness_max"] <= oldest for row in rows)
+    assert all(row["offpolicy/kl"] < 0.5 and row["actor/grad_norm"] > 0 for row in rows)
+    if overrides == AHEAD:
+        assert [row["rollout/staleness_mean"] for row in rows] == [0, 1, 1, 1]
+    transcripts = Transcripts(tmp_path / "run")
+    for step in transcripts.steps():
+        responses = list(transcripts.read(step))
+        assert all(sum(count for _, count in row["versions"]) == row["num_tokens"] for row in responses)
+        assert {version for row in responses for version, _ in row["versions"]} <= set(range(step))
     assert command.survivors() == []
 
 
