@@ -15,7 +15,7 @@ import ray
 from da3po.cluster.network import LOOPBACK
 from da3po.cluster.ray_node import RAY_ENVIRONMENT
 from da3po.config.schema import ClusterConfig
-from da3po.runtime.platform import usable_cores
+from da3po.runtime.cores import usable_cores
 
 logger = logging.getLogger(__name__)
 

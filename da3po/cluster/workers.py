@@ -24,6 +24,7 @@ from ray.exceptions import RayError, RayTaskError
 from da3po.cluster.network import LOOPBACK, interface_of
 from da3po.cluster.placement import Slot
 from da3po.cluster.session import ClusterError
+from da3po.cluster.stacks import Place
 
 LOG_TAIL_LINES = 15
 
@@ -57,6 +58,9 @@ class _Host:
     def call(self, method: str, *args: Any) -> Any:
         with _traceback_in_log():
             return getattr(self._target, method)(*args)
+
+    def place(self) -> Place:
+        return Place(node_id=ray.get_runtime_context().get_node_id(), pid=os.getpid())
 
     def free_address(self) -> tuple[str, int]:
         """This node's address and a port of it that nobody listens on now."""
@@ -136,9 +140,29 @@ class Worker:
         self._actor = host.options(
             **spec.slot.options, runtime_env={"env_vars": dict(spec.env)}, max_restarts=0
         ).remote(spec.entry, spec.args, str(self._log_file))
+        self._calls: list[str] = []
+        self._place = self._actor.place.remote()
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Methods that it has been asked for and has not finished."""
+        return tuple(self._calls)
+
+    @property
+    def place(self) -> Place | None:
+        """Where its process is; None before it is up."""
+        ready, _ = ray.wait([self._place], timeout=0)
+        try:
+            return ray.get(self._place) if ready else None
+        except RayError:
+            return None
 
     async def call(self, method: str, *args: Any) -> Any:
         """Run a method there. Raises WorkerError with the worker's own message."""
+        with self._counted(method):
+            return await self._call(method, *args)
+
+    async def _call(self, method: str, *args: Any) -> Any:
         try:
             return await getattr(self._actor, self._method).remote(method, *args)
         except RayTaskError as error:
@@ -153,8 +177,9 @@ class Worker:
     async def stream(self, method: str, *args: Any) -> AsyncIterator[Any]:
         """Run an async generator there and yield its items as they come."""
         try:
-            async for item in self._actor.stream.options(num_returns="streaming").remote(method, *args):
-                yield await item
+            with self._counted(method):
+                async for item in self._actor.stream.options(num_returns="streaming").remote(method, *args):
+                    yield await item
         except RayTaskError as error:
             raise self._raised(method, error) from error
         except RayError as error:  # its own death, its node's, or for want of memory
@@ -162,6 +187,14 @@ class Worker:
 
     def kill(self) -> None:
         ray.kill(self._actor, no_restart=True)
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[None]:
+        self._calls.append(method)
+        try:
+            yield
+        finally:
+            self._calls.remove(method)
 
     def _raised(self, method: str, error: RayTaskError) -> WorkerError:
         cause = error.cause if isinstance(error.cause, BaseException) else error

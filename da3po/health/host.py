@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from da3po.health.finding import Finding, Need
-from da3po.runtime.platform import usable_cores
+from da3po.runtime.cores import usable_cores
 
 GIB = 1 << 30
 SHARED_KINDS = (

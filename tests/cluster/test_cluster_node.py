@@ -77,7 +77,8 @@ def test_a_folder_that_nodes_do_not_share_is_named(tmp_path):
 
 
 def run_node(tmp_path, *command, starter=("-m", "da3po.cluster.node"), **environ):
-    environ = {**os.environ, "DA3PO_NODES": "node1", "SLURM_JOB_ID": str(os.getpid()), "SLURM_PROCID": "0", **environ}
+    slurm = {"DA3PO_NODES": "node1", "SLURM_JOB_ID": str(os.getpid()), "SLURM_PROCID": "0"}
+    environ = {**os.environ, **slurm, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32, **environ}
     return subprocess.run(
         [sys.executable, *starter, tmp_path, *command], env=environ, capture_output=True, text=True, timeout=120
     )

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from da3po.config.schema import ConfigError
-from da3po.runtime.platform import resolve, usable_cores
+from da3po.runtime.cores import usable_cores
+from da3po.runtime.platform import resolve
 
 
 @pytest.fixture
