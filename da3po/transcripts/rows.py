@@ -13,7 +13,8 @@ def batch_rows(batch: StepBatch) -> list[dict[str, Any]]:
 
     A response that was not trained on has no reward and no advantage; a group without a graded response no p_hat.
     """
-    rows, start = [], 0
+    rows: list[dict[str, Any]] = []
+    start = 0
     for group, size in zip(batch.groups, batch.group_sizes, strict=True):
         signals = [
             {"reward": sample.reward, "advantage_before_daa": plain, "advantage": sample.advantage}
@@ -28,7 +29,9 @@ def batch_rows(batch: StepBatch) -> list[dict[str, Any]]:
     return rows
 
 
-def _group_rows(step: int, group: Group, dropped: str | None, signals: Sequence[dict[str, float]]) -> Iterator[dict]:
+def _group_rows(
+    step: int, group: Group, dropped: str | None, signals: Sequence[dict[str, float]]
+) -> Iterator[dict[str, Any]]:
     """signals: of the graded responses, in order, if they were trained on."""
     left = iter(signals)
     of_group = {
