@@ -164,6 +164,69 @@ CASES = {
         "tests/config/test_config_documented.py",
         "test_what_reads_as_a_time_or_a_number_stays_text",
     ),
+    "C01 the learning rate after a resume": (
+        "tests/checkpoint/test_checkpoint_learner.py",
+        "test_stopped_after_every_step_a_run_ends_bit_for_bit_the_same",
+    ),
+    "C01 with dynamic sampling": (
+        "tests/checkpoint/test_checkpoint_resume.py",
+        "test_stopped_at_every_step_one_after_another",
+    ),
+    "C02 nothing is advanced twice": (
+        "tests/checkpoint/test_checkpoint_learner.py",
+        "test_stopped_after_every_step_a_run_ends_bit_for_bit_the_same",
+    ),
+    "C03 weights alone": ("tests/checkpoint/test_checkpoint_learner.py", "test_weights_alone_begin_a_new_run"),
+    "C05 the order of the data": (
+        "tests/data/test_cursor.py",
+        "test_a_resumed_cursor_draws_what_an_uninterrupted_one_would",
+    ),
+    "C05 epochs and seeds": ("tests/data/test_cursor.py", "test_an_epoch_has_every_prompt_once_and_a_new_order"),
+    "C06 what was drawn ahead": (
+        "tests/checkpoint/test_checkpoint_resume.py",
+        "test_batches_collected_ahead_and_groups_carried_over",
+    ),
+    "C08 killed while it saves": (
+        "tests/checkpoint/test_checkpoint_signals.py",
+        "test_a_run_that_is_killed_at_any_write_ends_as_if_it_had_not_been",
+    ),
+    "C08 half a checkpoint": (
+        "tests/checkpoint/test_checkpoint_directory.py",
+        "test_an_incomplete_checkpoint_is_passed_over_and_named",
+    ),
+    "C09 room for one and a half": (
+        "tests/checkpoint/test_checkpoint_learner.py",
+        "test_a_disk_with_room_for_one_and_a_half_checkpoints",
+    ),
+    "C10 parts of two steps": ("tests/checkpoint/test_checkpoint_directory.py", "test_parts_of_two_steps_are_no_step"),
+    "C11 names as numbers": ("tests/checkpoint/test_checkpoint_directory.py", "test_steps_are_ordered_as_numbers"),
+    "C11 what keep=2 deletes": ("tests/checkpoint/test_checkpoint_directory.py", "test_the_newest_are_kept"),
+    "C14 another data-parallel size": (
+        "tests/checkpoint/test_checkpoint_resume.py",
+        "test_another_data_parallel_size_draws_the_same_prompts",
+    ),
+    "C14 with the real learner": (
+        "tests/checkpoint/test_checkpoint_learner.py",
+        "test_saved_on_four_ranks_and_resumed_on_other_layouts",
+    ),
+    "C15 in any phase": ("tests/checkpoint/test_checkpoint_resume.py", "test_stopped_in_any_phase_of_any_step"),
+    "C15 a second signal": (
+        "tests/checkpoint/test_checkpoint_signals.py",
+        "test_a_second_signal_ends_the_process_at_once",
+    ),
+    "C15 the grace time": ("tests/checkpoint/test_checkpoint_signals.py", "test_when_the_grace_time_is_over"),
+    "C15 a signal to every process": (
+        "tests/e2e/test_e2e_resume.py",
+        "test_a_signal_to_the_whole_group_ends_in_a_step_that_was_not_due",
+    ),
+    "C17 the same command twice": (
+        "tests/e2e/test_e2e_train.py",
+        "test_a_killed_run_started_again_goes_on_as_if_nothing_had_been",
+    ),
+    "C17 another experiment in the same place": (
+        "tests/e2e/test_e2e_train.py",
+        "test_another_algorithm_is_refused_in_the_directory_of_a_run",
+    ),
     "V01 pass@k is no bootstrap": ("tests/eval/test_statistics.py", "test_pass_at_k"),
     "V02 n < k": ("tests/eval/test_statistics.py", "test_pass_at_k_of_too_few_samples_is_refused"),
     "G05 time limits": ("tests/slurm/test_slurm_jobs.py", "test_time_limits_mean_what_slurm_means_by_them"),
@@ -177,6 +240,19 @@ CASES = {
     "Y08 the usual ports are taken": ("tests/cluster/test_cluster_node.py", "while_the_usual_ports_are_taken"),
     "Y08 on one machine": ("tests/cluster/test_cluster_workers.py", "USUAL_PORTS"),
     "V04 equal samples, settings of its own": ("tests/eval/test_runner.py", "test_requests_carry_the_evaluations_own"),
+    "O01 truncated means cut by the engine": (
+        "tests/rollout/test_rollout_postprocess.py",
+        "test_truncated_means_that_the_engine_cut",
+    ),
+    # There is no wandb sink, so nothing can drop a repeated step; docs/checkpoints.md says so.
+    "O03 one final value for each step": (
+        "tests/runtime/test_runtime_jsonl.py",
+        "test_resume_leaves_one_final_value_a_step",
+    ),
+    "O03 TensorBoard": (
+        "tests/runtime/test_runtime_sinks.py",
+        "test_tensorboard_after_a_resume_shows_each_step_once",
+    ),
 }
 
 
