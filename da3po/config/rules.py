@@ -127,6 +127,11 @@ def _way_to_fill(config: Config, have: int) -> str:
     return f"one node of cluster.gpus_per_node={taken}"
 
 
+def _best(config: Config) -> Iterator[str]:
+    if config.checkpoint.best is not None and not config.eval.every and not config.eval.after:
+        yield f"checkpoint.best={config.checkpoint.best} and nothing is evaluated (eval.every=0, eval.after=false)"
+
+
 def _train_file(config: Config) -> Iterator[str]:
     for source in config.data.sources:
         yield from _missing("data.train", source.path)
@@ -166,6 +171,7 @@ PLANNING: tuple[Rule, ...] = (
     _overlong,
     _group_size,
     _warmup,
+    _best,
     _training_length,
     _cluster_size,
 )

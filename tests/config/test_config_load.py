@@ -201,6 +201,7 @@ def _section_types(section):
         (["algo.dynamic_sampling.min_graded=20"], "rollout.num_samples=16"),
         (["engine.max_model_len=100"], "engine.max_model_len=100 is less than"),
         (["optim.schedule=cosine", "optim.warmup_steps=200"], "leaves nothing"),
+        (["checkpoint.best=eval/avg@8", "eval.every=0", "eval.after=false"], "nothing is evaluated"),
         (["data.train=missing.parquet"], "data.train=missing.parquet: there is no such file"),
         (["data.eval=missing.parquet"], "data.eval=missing.parquet: there is no such file"),
     ],

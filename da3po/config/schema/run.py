@@ -71,6 +71,10 @@ class CheckpointConfig:
         require(self.every >= 0, f"checkpoint.every must be >= 0, got {self.every}")
         require(self.keep >= 1, f"checkpoint.keep must be >= 1, got {self.keep}")
         require(self.keep_every >= 0, f"checkpoint.keep_every must be >= 0, got {self.keep_every}")
+        require(
+            self.best is None or self.best.startswith("eval/"),
+            f"checkpoint.best must be a metric of evaluations (eval/...), got {self.best!r}",
+        )
         require(self.grace_seconds >= 0, f"checkpoint.grace_seconds must be >= 0, got {self.grace_seconds}")
 
 
