@@ -28,7 +28,7 @@ def exported(path: str, proving: Proving) -> str:
         CheckpointError: it is a checkpoint that cannot be used.
         ProofError: the export is not the same model.
     """
-    if not is_checkpoint(Path(path)):
+    if (Path(path) / "config.json").is_file() or not is_checkpoint(Path(path)):
         return path
     source = find_source(Path(path))
     target = _folder(source) / source.title

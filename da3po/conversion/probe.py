@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from da3po.models.families import EMBEDDING, hf_shapes, whole_model
@@ -52,12 +53,11 @@ def build_probe(model_dir: Path, spec: ModelSpec) -> Probe:
 
 
 def _text_ids(model_dir: Path, vocab_size: int) -> list[int]:
-    """TEXT's tokens; none if there is no fast tokenizer, or it is one of another vocabulary."""
-    from transformers import AutoTokenizer
-
-    if not (model_dir / "tokenizer.json").is_file():
+    """TEXT's tokens, those of another vocabulary than the model's aside; none without a tokenizer.json."""
+    file = model_dir / "tokenizer.json"
+    if not file.is_file():
         return []
-    ids = AutoTokenizer.from_pretrained(model_dir).encode(TEXT, add_special_tokens=False)
+    ids = Tokenizer.from_file(str(file)).encode(TEXT, add_special_tokens=False).ids
     return [token for token in ids if token < vocab_size]
 
 
@@ -66,7 +66,7 @@ def transformers_logprobs(model_dir: Path, probe: Probe) -> Tensor:
     """[rows, T] fp32: log p(label), by transformers from the files of `model_dir`, a layer's weights at a time."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(model_dir)
+    config = AutoConfig.from_pretrained(model_dir, trust_remote_code=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.to_empty(device="cpu").eval()
