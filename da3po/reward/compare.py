@@ -30,7 +30,7 @@ _NAME_DECORATION = re.compile(r"\\(?:overline|angle|text)(?![A-Za-z])|[|{}\s]|^m
 
 def same(gold: str, answer: str) -> bool:
     """Whether `answer` gives `gold`. Raises TooComplexError for what must not be evaluated."""
-    if _squeeze(gold) == _squeeze(answer):
+    if squeeze(gold) == squeeze(answer):
         return True
     if len(answer) > MAX_LENGTH or max_depth(answer) > MAX_DEPTH:
         if _DIGITS.fullmatch(answer):
@@ -44,8 +44,8 @@ def _infinity(text: str) -> str:
 
 
 def _same_text(gold: str, answer: str) -> bool:
-    if _squeeze(gold) == _squeeze(answer):
-        return bool(_squeeze(gold))
+    if squeeze(gold) == squeeze(answer):
+        return bool(squeeze(gold))
     if _unwrapped(gold) == _unwrapped(answer):
         return True
     (bare_gold, gold_modulus), (bare_answer, modulus) = split_modulus(gold), split_modulus(answer)
@@ -75,14 +75,14 @@ def _ungrouped(text: str) -> str:
     return re.sub("[ ,]", "", text) if _GROUPED.fullmatch(text) else text
 
 
-def _squeeze(text: str) -> str:
+def squeeze(text: str) -> str:
     """Without white space, but for that between digits, which keeps two numbers apart."""
     return re.sub(r"\s+", "", re.sub(r"(?<=\d)\s+(?=\d)", "_", text))
 
 
 def _unwrapped(text: str) -> str:
     """Without `\\text{}` around its words, and without the stroke over a segment."""
-    return _squeeze(_SEGMENT.sub(lambda name: name[1] or name[2], _TEXT.sub(r"\1", text)))
+    return squeeze(_SEGMENT.sub(lambda name: name[1] or name[2], _TEXT.sub(r"\1", text)))
 
 
 def _same_number(gold: str, answer: str) -> bool | None:
@@ -182,7 +182,7 @@ def _source(node: Node) -> str:
 
 
 def _same_leaf(gold: str, answer: str) -> bool:
-    if _squeeze(gold) == _squeeze(answer):
+    if squeeze(gold) == squeeze(answer):
         return True
     numbers = _same_number(gold, answer)
     if numbers is not None:

@@ -36,13 +36,17 @@ _ADVERBS = re.compile(
     r"|also|equal to|given by|in fact)(?![A-Za-z])[\s,:]*)+",
     re.IGNORECASE,
 )
-_LABEL = re.compile(r"\s*(?:A|[^\W\d_]{2,}[^\W\d_\s]*(?:\s+[^\W\d_]+)*)\s*[:：]\s+(?=[^\n]*\d)")
+_LABEL = re.compile(r"\s*(?:A|[^\W\d_]{2,}(?:\s+[^\W\d_]+)*)\s*[:：]\s+(?=[^\n]*\d)")
 _PRICE = re.compile(r"\s*(-?\d[\d.,]*)\s*[$€£¥](?=\s)")
 _FINAL = re.compile(r"final\s+answer(?:\s+is|\s*:)", re.IGNORECASE)
-_NAMED = re.compile(r"(?<![A-Za-z])(?:is|are|was|were)\s+((?:[^\W\d_]+[\s'-]?){1,3})\**\s*$")
+_NAMED = re.compile(r"(?<![A-Za-z])(?:is|are|was|were)\s+([^\W\d_]+(?:[\s'-][^\W\d_]+){0,2})\**\s*$")
 _HASHES = re.compile(r"####\s*:?\s*([^\n]+)")
+_EMPHASIS = re.compile(r"(?<![\w)}\]])\*\*|\*\*(?![\w(-])|`")
+_MINUS = re.compile(r"(?:minus|negative)\s", re.IGNORECASE)
+_NEGATED = re.compile(r"(?:\bnot|n't)\s*$", re.IGNORECASE)
+_ALIGNED = re.compile(r"\\begin\{(align|aligned|equation|gather|eqnarray)\*?\}.*?\\end\{\1\*?\}", re.DOTALL)
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$([^$]+?)(?<!\\)\$", re.DOTALL)
-_SENTENCE_END = re.compile(r"(?<=[^\d\s])[.!?](?=\s|$)|(?<=\d)\.(?=\s+[A-Z]|\s*$)|[。！？]|\n")
+_SENTENCE_END = re.compile(r"(?<=[^\d\s\\])[.!?](?=\s|$)|(?<=\d)\.(?=\s+[A-Z]|\s*$)|[。！？]|\n")
 _WORD = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 _STATEMENT = re.compile(
     r"(?<![A-Za-z])(?:is|are|was|were|equals?|we|it|he|she|they|there|costs?|gives?|gets?|has|have|needs?|takes?|makes?|so"
@@ -56,6 +60,9 @@ _KNOWN_WORD = re.compile(
 _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?"
 )
+# Words, a number and what is counted: `Hay 12 manzanas.`
+_COUNTED = re.compile(rf"(?:(?:[^\W\d_]{{2,}}|[\u4e00-\u9fff])[\s—–:.-]+)+({_NUMBER.pattern})(?:\s+[^\W\d_]+)*[.!]?")
+_LONGEST_JOINT = 20
 MAX_ANSWER = 20_000
 MAX_BARE_WORDS = 3
 
@@ -157,7 +164,7 @@ def _first_statement(text: str) -> str:
     quoted = _QUOTES.match(text)
     text = text[quoted.end() :] if quoted else text
     adverbs = _ADVERBS.match(text)
-    text = text[adverbs.end() :] if adverbs else text
+    text = _EMPHASIS.sub("", text[adverbs.end() :] if adverbs else text)
     if _MATH.match(text):
         return _formulas(text)
     text = text.strip("* ")
@@ -186,7 +193,7 @@ def _formulas(text: str) -> str:
 def plain_ending(text: str) -> str | None:
     """The answer of a text that marks none: the whole of a bare answer, else the last formula or number of its last
     sentence that has one."""
-    text = text.strip()
+    text = _ALIGNED.sub(_last_row, _EMPHASIS.sub("", text)).strip()
     if not text or _OPEN_BOX.search(text) or _REFUSAL.search(text):
         return None
     if "\n" not in text and not _MATH.search(text) and _is_bare(text):
@@ -199,8 +206,18 @@ def plain_ending(text: str) -> str | None:
     return text if _is_bare(text) else named[1] if named else None
 
 
+def _last_row(equations: re.Match[str]) -> str:
+    """The last row of aligned equations, as a formula."""
+    body = re.sub(r"\\(?:begin|end)\{\w+\*?\}", "", equations.group())
+    rows = [row for row in body.replace("&", "").split(r"\\") if row.strip()]
+    return f" ${rows[-1].strip(' =.,')}$ " if rows else " "
+
+
 def _labelled(text: str) -> str:
-    """A bare answer without a label such as `Total: ` before it and without what follows a price."""
+    """A bare answer without a label such as `Total: ` or `There are ` before it and without what follows a price."""
+    counted = _COUNTED.fullmatch(text)
+    if counted and not (_KNOWN_WORD.match(text) or _MINUS.match(text)):
+        return counted[1].strip()
     label = _LABEL.match(text)
     text = text[label.end() :] if label else text
     price = _PRICE.match(text)
@@ -233,10 +250,13 @@ def _last_number(sentence: str) -> str | None:
     found = list(_NUMBER.finditer(sentence))
     if not found:
         return None
+    if _NEGATED.search(sentence, 0, found[-1].start()):
+        return f"not {found[-1].group()}"
     numbers = [found[-1].group().strip()]
     joint = r"\s*,?\s*(?:and|or|und|et|y|和)\s*"
     for left, right in zip(reversed(found[:-1]), reversed(found[1:]), strict=True):
-        if not re.fullmatch(joint, sentence[left.end() : right.start()]):
+        between = sentence[left.end() : right.start()]
+        if len(between) > _LONGEST_JOINT or not re.fullmatch(joint, between):
             break
         numbers.insert(0, left.group().strip())
         joint = r"\s*,\s*"

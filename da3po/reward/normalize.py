@@ -30,7 +30,7 @@ _SYMBOL = re.compile("|".join(map(re.escape, _SYMBOLS)))
 
 # Commands that change how an answer looks and not what it says.
 _DECORATION = re.compile(
-    r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|[bB]ig+[lrm]?|nonumber|notag|hfill|mathopen|mathclose"
+    r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|[bB]ig+[lrm]?|nonumber|notag|checkmark|hfill|mathopen|mathclose"
     r"|tiny|small|large|Large|LARGE|huge|Huge|(?:text)?color\s*\{\w+\})"
     r"(?![A-Za-z])\.?"
 )
@@ -77,6 +77,10 @@ _DEGREE_WORD = re.compile(
 )
 # Words before a value that leave it what it is, and a remark in brackets behind a number.
 _HEDGE = re.compile(r"^\s*(?:(?:\\approx|(?:about|approximately|roughly|exactly|only)(?![A-Za-z]))\s*)+(?=[^\s=])")
+_ANNOUNCEMENT = re.compile(
+    r"^\s*(?:\\text\s*\{[^{}\d]*(?:\b(?:is|are)|[:=])\s*\}|(?:the\s+)?(?:final\s+)?answer\s*(?:is(?![a-z])|[:=]))\s*(?=\S)",
+    re.IGNORECASE,
+)
 _NEGATIVE = re.compile(r"^\s*(?:minus|negative)\s+(?=[\d.\\]|infinity)")
 _REMARK = re.compile(r"(?<=\d)\s*\(\s*(?:\\text\{)?\s*[a-z]{2,}[a-z ]*\}?\s*\)\s*$")
 _TIMES_LETTER = re.compile(r"(?<=\d)(?:\s*[xX]\s*(?=10\s*\^)|\s+[xX]\s+(?=\d))")
@@ -151,7 +155,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (_SPACE, " "),
     (_RENAMED, lambda command: _NAMES[command[1]]),
     (_NUMBER_SET, lambda name: rf"\mathbb{{{name[1] or name[2]}}}"),
-    (re.compile(r"[ .$]+$"), ""),
+    (re.compile(r"(?<![ .$])[ .$]+$"), ""),
     (_PHANTOM, ""),
     (_UPRIGHT_FUNCTION, r"\\\1 "),
     (_UPRIGHT_UNIT, r"\\text{\1}"),
@@ -167,6 +171,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (_DEGREE_WORD, r"^\\circ "),
     (_CLOCK_HALF, lambda half: f" {half[1].lower()}m"),
     (_RATIO_WORDS, r"\1:\2"),
+    (_ANNOUNCEMENT, ""),
     (_HEDGE, ""),
     (_NEGATIVE, "-"),
     (_REMARK, ""),

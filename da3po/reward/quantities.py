@@ -24,7 +24,7 @@ _SYMBOL_UNIT = re.compile(
 _MULTIPLES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MULTIPLE = re.compile(rf"(.{{1,30}}?)\s*(?:\\text\{{\s*)?({'|'.join(_MULTIPLES)})\s*\}}?", re.IGNORECASE)
 _EXPONENT = re.compile(r"\^\s*\{?\s*(-?\d)")
-_NOT_UNITS = frozenset(["and", "or", "i", "am", "pm"])
+_NOT_UNITS = frozenset(["and", "or", "to", "through", "i", "am", "pm"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
         match = pattern.search(text)
         if match and text[: match.start()].strip():
             name = next((group for group in match.groups() if group), "").strip()
-            if name not in _NOT_UNITS:
+            if name.split(" ", 1)[0] not in _NOT_UNITS:
                 power = _EXPONENT.search(match.group())
                 return text[: match.start()].strip(), *read_unit(name, int(power[1]) if power else 1)
     return text, "", Fraction(1)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 
+from da3po.reward.quantities import parse_quantity
+
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _LONGEST_PRODUCT = 3
+_LONGEST_SYMBOL = 12  # longer runs of letters are no product that has a number's value
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 
 
 def same_words(gold: str, answer: str) -> bool | None:
     """The verdict if one of the two is text; None if both may be mathematics."""
+    if len(answer) > _LONGEST_SYMBOL and is_words(answer) and parse_quantity(gold):
+        return False
     if not (_TEXT.search(gold) or _TEXT.search(answer) or (is_words(gold) and is_words(answer))):
         return None
     left, right = (_TEXT.sub(r"\1", text).strip().rstrip(".") for text in (gold, answer))
