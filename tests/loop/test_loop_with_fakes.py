@@ -33,7 +33,8 @@ class Parts:
         self.engines = [fakes.FakeEngine(self.channel, script) for _ in range(num_engines)]
         self.learner = fakes.FakeLearner(self.channel)
         self.recorder = fakes.FakeRecorder()
-        pool = EnginePool(self.engines)
+        in_flight = config.rollout.in_flight_updates
+        pool = EnginePool(self.engines, in_flight_updates=in_flight)
         sampling = config.algo.dynamic_sampling
         self.collector = Collector(
             cursor=Cursor(fakes.prompts(count), seed=1, shuffle=True),
@@ -47,6 +48,7 @@ class Parts:
             max_surplus_age=sampling.max_surplus_age,
         )
         self.pipeline = RolloutPipeline(self.collector, config.rollout.max_lag)
+        weights = WeightPublisher(self.learner, pool)
         self.run = loop.Run(
             step=0,
             last_step=steps,
@@ -60,7 +62,7 @@ class Parts:
             ),
             learner=self.learner,
             gate=MismatchGate(config.mismatch),
-            weights=PublishBetweenBatches(WeightPublisher(self.learner, pool), self.pipeline),
+            weights=weights if in_flight else PublishBetweenBatches(weights, self.pipeline),
             evaluator=fakes.Never(),
             checkpoints=fakes.Never(),
             recorder=self.recorder,
@@ -97,6 +99,14 @@ async def test_samples_of_the_opening_weights_are_fresh_and_older_ones_are_not(o
         assert [sample.fresh for sample in samples.samples] == [version == samples.step - 1 for version in versions]
         seen |= {samples.step - 1 - version for version in versions}
     assert seen == ages
+
+
+async def test_weights_may_be_exchanged_while_a_batch_is_collected():
+    parts = await Parts("rollout.max_lag=2", "rollout.in_flight_updates=true", steps=6).train()
+    assert parts.learner.skill == pytest.approx(1.0)
+    for samples, values in parts.recorder.steps:
+        assert samples.group_sizes == (NUM_SAMPLES,) * NUM_PROMPTS
+        assert 0 <= values["rollout/staleness_mean"] <= values["rollout/staleness_max"] <= 2
 
 
 async def test_groups_enter_in_the_order_they_were_drawn_whatever_finishes_first():
