@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,17 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from da3po.command import run_command
+from da3po.command import FAILURE, run_command
 from da3po.config.schema import RewardConfig
-from da3po.data.files import read_rows, resolve_path
+from da3po.data.files import CutOff, read_rows, resolve_path
 from da3po.data.problems import DataError
 from da3po.data.sources import gold_text
 from da3po.reward.graders import GRADERS, GraderError
 from da3po.reward.pool import GraderPool
 from da3po.types import Grade, Outcome
 
+logger = logging.getLogger(__name__)
+
 # Rows graded at a time: enough to keep every worker busy, few enough that output begins at once and memory is bounded.
 _WINDOW = 512
+# In the counts: lines of the file that are no row, so that nothing was graded for them.
+UNREADABLE = "unreadable"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         config = RewardConfig(grader=options.grader, timeout=options.timeout, num_workers=options.workers)
         counts = grade_file(options.file, sys.stdout, config)
         print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), file=sys.stderr)
-        return 0
+        return FAILURE if UNREADABLE in counts else 0
 
     return run_command(grade, failures=(GraderError,))
 
@@ -66,18 +71,24 @@ def grade_file(path: str, out: TextIO, config: RewardConfig) -> dict[str, int]:
 
     A row has `gold`, `prediction` (a whole response or a bare answer; null is no answer) and whatever else, which is
     kept. `outcome` is one of correct, wrong, no_answer, timeout, error; `answer` is what was taken for the final
-    answer, `detail` says what went wrong. Raises DataError, naming the line, before anything is graded.
+    answer, `detail` says what went wrong. A last line that is cut off is counted as UNREADABLE, and named.
+
+    Raises DataError, naming the line, before anything is graded, for any other line that cannot be used.
     """
-    rows = list(_read(resolve_path(path)))
+    cut_off: list[DataError] = []
+    rows = list(_read(resolve_path(path), cut_off.append))
+    for error in cut_off:
+        logger.error("%s; it is the last line, and is not graded", error)
     pool = GraderPool(config)
     try:
-        return asyncio.run(_grade_rows(rows, pool, out))
+        counts = asyncio.run(_grade_rows(rows, pool, out))
     finally:
         pool.close()
+    return counts | ({UNREADABLE: len(cut_off)} if cut_off else {})
 
 
-def _read(path: Path) -> Iterator[_Row]:
-    for number, fields in read_rows(path):
+def _read(path: Path, on_cut_off: CutOff) -> Iterator[_Row]:
+    for number, fields in read_rows(path, on_cut_off):
         missing = [key for key in ("gold", "prediction") if key not in fields]
         if missing:
             raise DataError(f"{path}, line {number}: no field {missing[0]!r}; the row has {sorted(fields)}")

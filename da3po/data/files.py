@@ -15,6 +15,7 @@ from da3po.data.problems import DataError
 logger = logging.getLogger(__name__)
 
 Row = tuple[int, Mapping[str, Any]]
+CutOff = Callable[[DataError], None]
 
 PACKAGE_PREFIX = "package:"
 
@@ -46,16 +47,23 @@ def short_name(name: str) -> str:
     return Path(name.removeprefix(PACKAGE_PREFIX)).stem
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Rows in file order, numbered from 1 (jsonl: by line). Raises DataError for a file that cannot be read."""
+def _warn(cut_off: DataError) -> None:
+    logger.warning("%s; it is the last line and was left out", cut_off)
+
+
+def read_rows(path: Path, on_cut_off: CutOff = _warn) -> Iterator[Row]:
+    """Rows in file order, numbered from 1 (jsonl: by line). Raises DataError for a file that cannot be read.
+
+    on_cut_off: is told of a last line that is not whole, as an interrupted writer leaves it; no row comes of it.
+    """
     try:
         reader = READERS[path.suffix.lower()]
     except KeyError:
         raise DataError(f"{path}: expected a file that ends in {' or '.join(READERS)}") from None
-    return reader(path)
+    return reader(path, on_cut_off)
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path, on_cut_off: CutOff) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
@@ -78,11 +86,10 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                 yield number, row
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path, on_cut_off: CutOff) -> Iterator[Row]:
     """Lines end at \\n only, since U+2028 and the like are legal inside a JSON string; blank lines are skipped.
 
-    A last line that is cut off, as an interrupted writer leaves it, is left out with a warning that names it; a bad
-    line anywhere else is an error.
+    A bad line anywhere but at the end is an error.
     """
     bad: DataError | None = None
     with path.open("rb") as file:
@@ -100,7 +107,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
                 raise DataError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
             yield number, row
     if bad is not None:
-        logger.warning("%s; it is the last line and was left out", bad)
+        on_cut_off(bad)
 
 
-READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {".parquet": _read_parquet, ".jsonl": _read_jsonl}
+READERS: Mapping[str, Callable[[Path, CutOff], Iterator[Row]]] = {".parquet": _read_parquet, ".jsonl": _read_jsonl}
