@@ -76,10 +76,16 @@ class Engines:
         self._logs = logs
         self._placement = placement
         self._max_model_len = config.engine.max_model_len or longest_sequence(config, training=training)
+        self._workers: dict[int, Worker] = {}
         self._engines = [self._engine(index) for index in range(config.engine.num_engines)]
         recovery = Recovery(self._start_again, config.engine, config.cluster.start_timeout)
         in_flight = training and config.rollout.in_flight_updates
         self.pool = EnginePool(self._engines, config.engine, recovery=recovery, in_flight_updates=in_flight)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The processes that there are now."""
+        return list(self._workers.values())
 
     async def start(self) -> None:
         """Load the model in every engine."""
@@ -111,7 +117,8 @@ class Engines:
             env=thread_limits(threads),
             slot=self._placement.engines[index],
         )
-        return RemoteEngine(Worker(worker, self._logs, concurrent=True))
+        self._workers[index] = Worker(worker, self._logs, concurrent=True)
+        return RemoteEngine(self._workers[index])
 
     async def _start_again(self, index: int) -> RemoteEngine:
         engine = self._engine(index)
@@ -138,7 +145,8 @@ class Ranks:
             )
             for rank in range(num_ranks)
         ]
-        self._group = RankGroup([Worker(worker, logs, concurrent=False) for worker in workers])
+        self.workers = [Worker(worker, logs, concurrent=False) for worker in workers]
+        self._group = RankGroup(self.workers)
         self._spec = LearnerSpec(
             model_path=str(model),
             train_steps=config.train.steps,

@@ -21,6 +21,7 @@ from da3po.checkpoint.directory import CheckpointDirectory
 from da3po.checkpoint.run_directory import RunDirectory
 from da3po.checkpoint.saver import SaveError, Saver
 from da3po.cluster.session import ClusterError, Session
+from da3po.cluster.watchdog import Watchdog, watched
 from da3po.cluster.workers import start_within
 from da3po.command import STARVED, Interrupted, Interruption, run_command, run_main_task, wants_help
 from da3po.config.load import dump, help_text, load
@@ -171,16 +172,23 @@ async def _run(
         await stack.enter_async_context(saver)
         evaluator = build_evaluator(config, prepared.eval_prompts, engines, graders, run_dir, recorder, saver)
         weights = WeightPublisher(learner, engines.pool)
+        watchdog = Watchdog(config.watchdog, lambda: [*ranks.workers, *engines.workers], run_dir.logs)
         run = loop.Run(
             step=start.step,
             last_step=config.train.steps,
-            rollouts=CutShortRollouts(rollouts, interruption),
+            rollouts=watched(CutShortRollouts(rollouts, interruption), {"steps": "generate"}, watchdog),
             packer=build_packer(config),
-            learner=PublishedLearner(learner, weights),
+            learner=watched(PublishedLearner(learner, weights), {"step": "learn"}, watchdog),
             gate=MismatchGate(config.mismatch),
-            weights=weights if config.rollout.in_flight_updates else PublishBetweenBatches(weights, rollouts),
-            evaluator=CutShortEvaluator(evaluator, interruption),
-            checkpoints=saver,
+            weights=watched(
+                weights if config.rollout.in_flight_updates else PublishBetweenBatches(weights, rollouts),
+                {"publish": "sync"},
+                watchdog,
+            ),
+            evaluator=watched(
+                CutShortEvaluator(evaluator, interruption), {"opening": "evaluate", "after": "evaluate"}, watchdog
+            ),
+            checkpoints=watched(saver, {"after": "save"}, watchdog),
             recorder=build_store(config, recorder, run_dir, start.step, stack),
         )
         try:

@@ -34,6 +34,7 @@ from da3po.config.schema.plan import PlanConfig
 from da3po.config.schema.rollout import MismatchConfig, RewardConfig, RolloutConfig
 from da3po.config.schema.run import CheckpointConfig, ClusterConfig, LoggingConfig, RunConfig, TrainConfig
 from da3po.config.schema.validation import ConfigError
+from da3po.config.schema.watchdog import WatchdogConfig
 
 __all__ = [
     "AdvantageConfig",
@@ -67,6 +68,7 @@ __all__ = [
     "SourceConfig",
     "SyncConfig",
     "TrainConfig",
+    "WatchdogConfig",
 ]
 
 
@@ -92,4 +94,5 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
