@@ -57,12 +57,15 @@ class Sweep:
     def spend(self, num_kills: int) -> None:
         while len(self.kills) < num_kills:
             run_dir = self._folder / f"run{len(self.runs)}"
-            while not self._ended(run_dir, may_kill=len(self.kills) < num_kills):
-                pass
+            ended: bool | None = False
+            while ended is False:
+                ended = self._ended(run_dir, may_kill=len(self.kills) < num_kills)
+            if not ended:
+                return
             self.runs.append(compare(self._folder / "whole", run_dir))
 
-    def _ended(self, run_dir: Path, *, may_kill: bool) -> bool:
-        """One start of the run. Whether it came to its end."""
+    def _ended(self, run_dir: Path, *, may_kill: bool) -> bool | None:
+        """One start of the run. Whether it came to its end; None if it failed."""
         process = self._start(run_dir)
         if may_kill and self._wait_for_moment(process, run_dir):
             hit = f"{_last_step(run_dir)} steps done, saving {[path.name for path in _saves(run_dir)]}"
@@ -74,7 +77,8 @@ class Sweep:
                 return False
         code = process.wait()
         if code:
-            raise SystemExit(f"{run_dir} ended with {code}: see {run_dir}.txt")
+            self.runs.append({"ended_with": code, "output": f"{run_dir}.txt", "same": False})
+            return None
         return True
 
     def _wait_for_moment(self, process: subprocess.Popen[bytes], run_dir: Path) -> bool:
