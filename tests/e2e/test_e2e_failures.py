@@ -20,7 +20,7 @@ TRAIN = ["train", *SMALL, "train.steps=2", "checkpoint.every=1", "eval.before=fa
         ("da3po.learner.megatron.worker:LearnerRank.step", ["parallel=dp2"]),
         ("da3po.data.cursor:Cursor.draw", []),
         ("da3po.eval.during:DuringTraining._evaluate", ["eval.before=true"]),
-        ("da3po.learner.megatron.worker:LearnerRank.start_saving", []),
+        ("da3po.learner.megatron.worker:LearnerRank.save", []),
     ],
     ids=["reward", "engine start", "learner rank 1", "data", "evaluation", "save"],
 )
