@@ -44,10 +44,14 @@ run_on_cluster() {
 
 # Wait for the step, pass SIGUSR1 on to it, and end as the run in it did.
 watch_step() {
-    local step=$1 folder=$2 code
-    trap 'kill -USR1 "$step" 2>/dev/null' USR1
-    wait "$step"; code=$?
-    while kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done  # a trapped signal ends a wait
+    local step=$1 folder=$2 told=1 status code=1
+    trap 'told=1; kill -USR1 "$step" 2>/dev/null' USR1
+    # A trapped signal ends `wait` with a status of its own; 127 is that of a step whose status was had before.
+    while [ -n "$told" ]; do
+        told=
+        wait "$step"; status=$?
+        [ "$status" = 127 ] || code=$status
+    done
     trap '' USR1
     # The run's own code, unless a node failed before it had one.
     if [ -s "$folder/ended" ]; then code=$(cat "$folder/ended"); fi
