@@ -65,7 +65,7 @@ requeue() {
         printf 'da3po: not requeued: DA3PO_MAX_REQUEUES=%s\n' "$DA3PO_MAX_REQUEUES" >&2
         return
     fi
-    printf 'da3po: checkpoint saved; job %s goes back into the queue\n' "$SLURM_JOB_ID" >&2
+    printf 'da3po: saved; job %s goes back into the queue\n' "$SLURM_JOB_ID" >&2
     scontrol requeue "$SLURM_JOB_ID" || printf 'da3po: not requeued; submit the same command again\n' >&2
 }
 
