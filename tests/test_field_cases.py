@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 GRADING = "docs/grading.md"  # every row of it is run by tests/reward/test_reward_docs.py
+FIELD = "tests/reward/test_reward_field.py"
 
 CASES = {
     "R03 a hung verification blocks the pool": (
@@ -19,17 +20,24 @@ CASES = {
     "R08 one of two answers is accepted": (GRADING, r"| `1331 and 1728` | `\boxed{1728}` | wrong |"),
     "R11 the order of gold and answer": ("tests/reward/test_reward_graders.py", "test_the_reference_comes_first"),
     "R12 two boxes": (GRADING, r"| `7` | `\boxed{3} wait, actually \boxed{7}` | correct |"),
-    "R13 a bold final answer": (GRADING, "Final Answer: **73**` | correct |"),
+    "R13 a bold final answer": (FIELD, "# R13"),
     "R14 equations that end in = 0": (GRADING, r"| `3x-y+13=0` | `\boxed{3x+4y+14=0}` | wrong |"),
     "R15 sqrt(1/n) and f(x) = 0": (GRADING, r"| `f(x)=0` | `\boxed{\forall x>0, f(x)=0}` | wrong |"),
     "R16 a prefix that parses": (GRADING, r"| `4` | `\boxed{4\sqrt(2)}` | wrong |"),
     "R18 leading zeros": (GRADING, r"| `10` | `\boxed{010}` | correct |"),
-    "R19 a long remark after the answer": (GRADING, "four hundred characters of prose"),
-    "R21 no think tags": (GRADING, r"| `13` | `The answer is \boxed{13}` | correct |"),
-    "R21 batches without reward are warned of": ("da3po/rollout/starvation.py", "All wrong: check"),
-    "R22 several ###Response and </think>": (GRADING, r"###Response\boxed{42}` | correct |"),
+    "R19 a long remark after the answer, a long answer": (FIELD, "R19: a box of more than 150"),
+    "R21 no think tags": (FIELD, "R21: no tags around it"),
+    "R21 batches without reward are warned of": (
+        "tests/reward/test_reward_pool.py",
+        "test_a_run_that_begins_without_a_right_answer_is_warned_of",
+    ),
+    "R21 and end a run that samples dynamically": (
+        "tests/loop/test_loop_with_fakes.py",
+        "test_prompts_that_are_never_solved_end_the_run",
+    ),
+    "R22 several ###Response and </think>": (FIELD, "# R22"),
     "R23 fbox, no braces, nested boxes": (GRADING, r"| `42` | `\fbox{42}` | correct |"),
-    "R24 broken boxes": (GRADING, r"| `1` | `}\boxed{{{` | no_answer |"),
+    "R24 broken boxes": (FIELD, "# R24"),
     "R28 golds of the evaluation in training": ("tests/eval/test_runner.py", "test_training_is_graded_against_its_own"),
     "R29 golds that are no strings": ("tests/data/test_sources.py", "test_golds_of_any_type_are_text"),
     "R30 percent": (GRADING, r"| `$28\%$` | `\boxed{0.28}` | correct |"),
@@ -38,8 +46,7 @@ CASES = {
     "D01 every prompt a hundred times": ("tests/data/test_sources.py", "test_many_copies_are_counted_and_one_is_kept"),
     "D01 in evaluation": ("tests/eval/test_runner.py", "test_copies_of_a_problem_are_one_problem"),
     "D02 a prompt too long": ("tests/data/test_prompts.py", "test_a_prompt_too_long_is_left_out_and_counted"),
-    # There is one path: training, evaluation and resume all take their prompts from build_prompts.
-    "D03 the length filter is in one place": ("da3po/data/prompts.py", "the only place where prompts are tokenised"),
+    "D03 the length filter is in one place": ("tests/data/test_one_length_filter.py", "test_one_filter_for_every_path"),
     "D04 the filter keeps the order": ("tests/data/test_prompts.py", "test_order_is_kept"),
     "D07 untidy jsonl files": ("tests/data/test_sources.py", "test_an_untidy_jsonl_file"),
     "D07 order of a resumable writer": ("tests/eval/test_record.py", "goes_on_and_ends_as_an_uninterrupted_one"),

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 MAX_CHUNK = 64
 # Responses over which the share of failures is judged.
 ALARM_WINDOW = 512
+# First responses of which one at least should be correct.
+NUM_FIRST = 32
 
 
 class GraderPool:
@@ -39,6 +41,7 @@ class GraderPool:
         load_grader(config.grader)
         self._config = config
         self._counts: collections.Counter[Outcome] = collections.Counter()
+        self._first: collections.Counter[Outcome] | None = collections.Counter()  # None once it is judged
         self._pool = pebble.ProcessPool(
             max_workers=config.num_workers,
             initializer=worker.start,
@@ -51,8 +54,25 @@ class GraderPool:
         """One grade per response, in order. Raises GraderError if a custom grader breaks its contract."""
         chunks = [responses[i : i + MAX_CHUNK] for i in range(0, len(responses), MAX_CHUNK)]
         grades = [grade for chunk in await asyncio.gather(*(self._chunk(gold, c) for c in chunks)) for grade in chunk]
+        self._watch_first(grades)
         self._watch(grades)
         return grades
+
+    def _watch_first(self, grades: Sequence[Grade]) -> None:
+        """Warn once if none of the first NUM_FIRST responses is correct: the grader may not see their answers."""
+        if self._first is None:
+            return
+        self._first.update(grade.outcome for grade in grades)
+        if self._first[Outcome.CORRECT]:
+            self._first = None
+        elif self._first.total() >= NUM_FIRST:
+            logger.warning(
+                "none of the first %d responses is correct (%s): if their text shows right answers, check reward.grader "
+                "and data.template",
+                self._first.total(),
+                ", ".join(f"{count} {outcome.value}" for outcome, count in self._first.items()),
+            )
+            self._first = None
 
     def _watch(self, grades: Sequence[Grade]) -> None:
         """Warn when too many of the last responses could not be graded."""

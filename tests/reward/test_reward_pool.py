@@ -111,6 +111,19 @@ async def test_failures_have_details_and_too_many_raise_an_alarm(
     assert not caplog.text
 
 
+async def test_a_run_that_begins_without_a_right_answer_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """R21: two batches of 16 whose answers stand where this grader does not look."""
+    silent = GraderPool(RewardConfig(grader="dapo_v1", num_workers=1))
+    try:
+        await silent.grade("13", [r"The answer is \boxed{13}"] * 16)
+        assert not caplog.text
+        for _ in range(2):
+            await silent.grade("13", [r"The answer is \boxed{13}"] * 16)
+    finally:
+        silent.close()
+    assert caplog.text.count("none of the first 32 responses is correct (32 no_answer)") == 1
+
+
 async def test_a_broken_contract_stops_the_run(pool: GraderPool) -> None:
     with pytest.raises(GraderError, match="must return one Grade or bool, got None"):
         await pool.grade("1", ["1", "nothing"])
