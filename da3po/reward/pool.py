@@ -67,8 +67,8 @@ class GraderPool:
             self._first = None
         elif self._first.total() >= NUM_FIRST:
             logger.warning(
-                "none of the first %d responses is correct (%s): if their text shows right answers, check reward.grader "
-                "and data.template",
+                "none of the first %d responses is correct (%s); if their text shows right answers, check "
+                "reward.grader and data.template",
                 self._first.total(),
                 ", ".join(f"{count} {outcome.value}" for outcome, count in self._first.items()),
             )
