@@ -38,7 +38,10 @@ CASES = {
     "R22 several ###Response and </think>": (FIELD, "# R22"),
     "R23 fbox, no braces, nested boxes": (GRADING, r"| `42` | `\fbox{42}` | correct |"),
     "R24 broken boxes": (FIELD, "# R24"),
-    "R28 golds of the evaluation in training": ("tests/eval/test_runner.py", "test_training_is_graded_against_its_own"),
+    "R28 golds of the evaluation in training": (
+        "tests/loop/test_loop_evaluation.py",
+        "test_training_keeps_its_own_answers_around_an_evaluation",
+    ),
     "R29 golds that are no strings": ("tests/data/test_sources.py", "test_golds_of_any_type_are_text"),
     "R30 percent": (GRADING, r"| `$28\%$` | `\boxed{0.28}` | correct |"),
     "R31 Unicode mathematics": (GRADING, "| `12` | `\\boxed{１２}` | correct |"),

@@ -34,7 +34,8 @@ class Parts:
         self.learner = fakes.FakeLearner(self.channel)
         self.recorder = fakes.FakeRecorder()
         in_flight = config.rollout.in_flight_updates
-        pool = EnginePool(self.engines, in_flight_updates=in_flight)
+        self.grade = grade
+        self.pool = pool = EnginePool(self.engines, in_flight_updates=in_flight)
         sampling = config.algo.dynamic_sampling
         self.collector = Collector(
             cursor=Cursor(fakes.prompts(count), seed=1, shuffle=True),
