@@ -171,6 +171,7 @@ def _memory(plan: Plan) -> Table:
     table.add_row("engine: weights", _gib(engine.weights))
     table.add_row("  KV cache", _gib(engine.kv_cache))
     table.add_row("  tokens in it", f"{engine.kv_tokens:,}")
+    table.add_row("  sequences at once, of mean and of longest length", "{} and {}".format(*plan.sequences))
     return table
 
 

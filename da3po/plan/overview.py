@@ -28,6 +28,7 @@ class Plan:
     learner: of each pipeline rank; empty if the layout is illegal, and then nothing after it is known either.
     host: bytes on the fullest node; None if the cluster's size is left open.
     publication: bytes of one weight publication to one receiver.
+    sequences: that an engine runs at once, of mean length (half of the response drawn) and of the longest.
     time: None without rates, that is on CPU unless plan.rates names measured ones.
     """
 
@@ -40,6 +41,7 @@ class Plan:
     nodes: tuple[NodeShare, ...] = ()
     host: int | None = None
     publication: int = 0
+    sequences: tuple[int, int] = (0, 0)
     work: Work | None = None
     rates: Rates | None = None
     time: StepTime | None = None
@@ -98,6 +100,10 @@ def make_plan(spec: ModelSpec, config: Config, longest: int, problems: tuple[str
         nodes=nodes,
         host=max((host_bytes(spec, config, work, learner, node) for node in nodes), default=None),
         publication=publication_bytes(spec, config.parallel, config.learner),
+        sequences=(
+            engine.sequences(work.prompt_tokens + work.response_tokens / 2, config.engine),
+            engine.sequences(longest, config.engine),
+        ),
         work=work,
         rates=rates,
         time=step_time(config, work, rates, engine) if rates and engine.kv_tokens > longest else None,

@@ -58,6 +58,7 @@ def test_a_whole_plan_on_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     tree = json.loads(capsys.readouterr().out)
     assert tree["gpu_memory"] is None and tree["time"] is None and tree["host"] is None
     assert tree["work"]["updates"] == 1 and tree["work"]["warmup_updates"] == 2
+    assert tree["sequences"] == [256, 524288 // 2060]
 
 
 def test_measured_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
