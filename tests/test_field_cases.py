@@ -237,6 +237,66 @@ CASES = {
         "tests/e2e/test_e2e_train.py",
         "test_another_algorithm_is_refused_in_the_directory_of_a_run",
     ),
+    "W02 a control call that does nothing": (
+        "tests/engine/test_engine_control.py",
+        "test_a_control_call_that_answers_stops_the_engine",
+    ),
+    "W02 a prefix cache that stays": (
+        "tests/engine/test_engine_control.py",
+        "test_a_prefix_cache_that_was_not_dropped_stops_the_engine",
+    ),
+    "W03 the sender dies half-way": (
+        "tests/sync/test_sync_channel.py",
+        "that_dies_or_hangs_half_way_ends_the_receiver",
+    ),
+    "W03 never from half of the weights": (
+        "tests/engine/test_engine_vllm.py",
+        "test_a_source_that_fails_half_way_never_leads_to_a_sample_from_mixed_weights",
+    ),
+    "W03 the sync is done again": (
+        "tests/engine/test_engine_half_way.py",
+        "test_killed_at_ten_places_and_never_a_sample_from_mixed_weights",
+    ),
+    "W03 one version before each rollout": (
+        "tests/engine/test_engine_pool.py",
+        "test_weights_that_were_not_confirmed_are_not_generated_from",
+    ),
+    # There is one transport: weights that come from disk come with a fresh engine.
+    "W05 every parameter after each of three syncs": (
+        "tests/engine/test_engine_vllm.py",
+        "test_three_updates_each_equal_transformers_with_the_new_weights",
+    ),
+    "W07 bucket sizes": ("tests/engine/test_engine_vllm.py", "test_the_bucket_size_changes_nothing"),
+    "W08 all ranks take part in the gather": (
+        "tests/learner/test_learner_layouts.py",
+        "test_published_weights_arrive_whole",
+    ),
+    "W08 one rank's exception ends all": (
+        "tests/cluster/test_cluster_workers.py",
+        "test_the_first_failure_ends_the_wait_for_peers_that_hang",
+    ),
+    # The samples of a resumed run are those of one that never stopped, and so are its log-probs.
+    "W09 the engines hold the checkpoint's weights": (
+        "tests/e2e/test_e2e_train.py",
+        "test_a_killed_run_started_again_goes_on_as_if_nothing_had_been",
+    ),
+    "E02 stale variables": ("tests/engine/conftest.py", "Left over from other launches; none of them may reach"),
+    "E02 ports": ("tests/engine/test_engine_vllm.py", "test_its_ports_are_not_privileged"),
+    "E05 normal end": ("tests/e2e/test_e2e_train.py", "test_nothing_is_left_running"),
+    "E05 kill -9 and SIGTERM": ("tests/e2e/test_e2e_train.py", "[signal.SIGKILL, signal.SIGTERM]"),
+    "E05 Ctrl-C": ("tests/e2e/test_e2e_train.py", "test_an_interrupted_start_leaves_nothing"),
+    "E06 an engine dies in a rollout": (
+        "tests/engine/test_engine_faults.py",
+        "test_what_a_dead_engine_owes_goes_to_the_others_once",
+    ),
+    "E06 the replacement's weights": (
+        "tests/engine/test_engine_faults.py",
+        "test_a_replacement_gets_the_present_weights_before_it_is_asked_for_anything",
+    ),
+    "E06 with real engines": (
+        "tests/e2e/test_e2e_chaos.py",
+        "test_every_trained_prompt_has_all_its_samples_once_and_of_the_right_weights",
+    ),
     "V01 pass@k is no bootstrap": ("tests/eval/test_statistics.py", "test_pass_at_k"),
     "V02 n < k": ("tests/eval/test_statistics.py", "test_pass_at_k_of_too_few_samples_is_refused"),
     "G05 time limits": ("tests/slurm/test_slurm_jobs.py", "test_time_limits_mean_what_slurm_means_by_them"),

@@ -95,6 +95,11 @@ class EnginePool:
         """Too few engines hold the present weights to generate."""
         return self._roster.starving
 
+    @property
+    def has_newcomers(self) -> bool:
+        """Some engines hold no whole weights yet."""
+        return bool(self._roster.newcomers())
+
     def health(self) -> dict[str, float]:
         """Engines here now, and engines lost so far, as metrics."""
         return {

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from engine_host import MAX_MODEL_LEN, SYNC_TIMEOUT, EngineHost
@@ -320,3 +321,13 @@ def test_the_heart_beats_with_the_tokens(engine: EngineHost) -> None:
     results = engine.generate(*requests())
     drawn = sum(len(c.token_ids) for completions in results.values() for c in completions)
     assert engine.submit("heartbeat").result(60) - before == drawn
+
+
+def test_its_ports_are_not_privileged(engine: EngineHost) -> None:
+    listening = [
+        connection.laddr.port
+        for connection in psutil.Process(engine.process.pid).net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert all(port >= 1024 for port in listening)
+    assert 7 not in listening  # what the environment had left over
