@@ -23,7 +23,7 @@ from da3po.models.families import hf_shapes, whole_model
 from da3po.models.hf_config import read_model_spec
 from da3po.models.safetensors_io import CheckpointReader
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 MAKERS = {"qwen3": fixtures_hf.make_qwen3, "qwen2": fixtures_hf.make_qwen2, "llama": fixtures_hf.make_llama}
 LENGTHS = ((1, 6), (3, 5), (30, 130), (4, 4))
@@ -78,11 +78,7 @@ def convert_all(root: Path, wanted: Iterable[tuple[Shape, str]]) -> None:
         Case(scenario=_scenario(root, shape, layout), imported=str(root / shape.name / "imported"))
         for shape, layout in wanted
     ]
-    # Learners of few ranks need not wait for those of many.
-    for _, of_size in itertools.groupby(
-        sorted(cases, key=lambda case: case.scenario.parallel.num_ranks), lambda case: case.scenario.parallel.num_ranks
-    ):
-        run_cases(list(of_size))
+    run_cases(cases)
     for shape, layout in wanted:
         for state in ("untrained", "trained"):
             export(root / shape.name / layout, state)
