@@ -122,9 +122,10 @@ def test_every_budget_equals_the_single_process(seen: dict[str, Seen], layout: s
 
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
 def test_the_default_eps_of_adam(seen: dict[str, Seen], layout: str) -> None:
-    """Every gradient, and every weight whose gradient was of some size, as exact as ever; of the others no more can be
-    promised than two opposite steps of each update (in practice the worst is some 2e-5 away). Replicas are equal bit for
-    bit all the same: they share one sum."""
+    """Every gradient, and every weight whose gradient was of some size, as exact as ever. Of the others no more can be
+    promised than two opposite steps of each update; in practice the worst is some 2e-5 away. Replicas are equal bit for
+    bit all the same: they share one sum.
+    """
     got, expected = seen[f"{layout}-sharp"], seen["single-sharp"]
     gradients = expected.whole("gradients")
     assert_close(got.whole("gradients"), gradients)
