@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from da3po.config.schema import DataConfig, DifficultyConfig, SourceConfig
+from da3po.data.cursor import Cursor
 from da3po.data.difficulty import read_p_hat, select
 from da3po.data.hub import read_hub
 from da3po.data.problems import DataError, Problem, problem_uid
@@ -137,3 +138,24 @@ def test_without_the_library_the_message_names_the_extra(monkeypatch: pytest.Mon
 def test_a_malformed_hub_name_is_refused(name: str) -> None:
     with pytest.raises(DataError, match="expected hub:OWNER/NAME"):
         list(read_hub(name))
+
+
+def test_weights_and_difficulty_together_make_the_epochs(tmp_path: Path) -> None:
+    """Two sources, one twice as often, of which an earlier run leaves the middling problems: what a cursor draws."""
+    names = {"a": 2.0, "b": 1.0}
+    paths = {
+        name: write(
+            tmp_path / f"{name}.jsonl", [{"problem": f"{name}{i}", "answer": i, "source": "s"} for i in range(3)]
+        )
+        for name in names
+    }
+    p_hat = [{"uid": problem_uid("s", f"{name}{i}"), "p_hat": i / 2} for name in names for i in range(3)]
+    config = DataConfig(
+        train=tuple(SourceConfig(path=paths[name], weight=weight) for name, weight in names.items()),
+        difficulty=DifficultyConfig(record=write(tmp_path / "p.jsonl", p_hat), low=0.1, high=0.9),
+        template="problem",
+    )
+    loaded = load_training_set(config, Letters(), lambda gold: None)  # type: ignore[arg-type]
+    cursor = Cursor(loaded.prompts, seed=1, shuffle=True, weights=loaded.weights)
+    assert sorted(prompt.text for prompt in cursor.draw(3)) == ["a1", "a1", "b1"]
+    assert [prompt.epoch for prompt in cursor.draw(1)] == [1]
