@@ -25,7 +25,8 @@ find_python() {
         return 1
     fi
     # A name on PATH may be a shim that does not run, so each candidate is tried.
-    for candidate in python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12; do
+    usable python3.12 && echo python3.12 && return
+    for candidate in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12; do
         usable "$candidate" && found=$candidate
     done
     [ -n "${found:-}" ] && echo "$found" && return
