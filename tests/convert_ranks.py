@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from learner_ranks import Scenario, _free_port, _join, _tell, _wait_for, packed_step
+from learner_ranks import Scenario, _free_port, _tell, _wait_for, packed_step
 
 from da3po.learner.client import dp_index, updates_of
 
@@ -25,15 +26,29 @@ class Case:
     imported: str
 
 
+FRESH_EVERY = 16
+"""Cases that the same processes go through: what gloo leaves behind of each adds up."""
+
+
 def run_cases(cases: Sequence[Case], timeout: float = 900.0) -> None:
-    """Each rank leaves rank<i>.pt in the case's folder, and all together the checkpoints `untrained` and `trained`."""
+    """Each rank leaves rank<i>.pt in the case's folder, and all together the checkpoints `untrained` and `trained`.
+
+    timeout: of FRESH_EVERY cases.
+    """
+    for first in range(0, len(cases), FRESH_EVERY):
+        _run_together(cases[first : first + FRESH_EVERY], time.monotonic() + timeout)
+
+
+def _run_together(cases: Sequence[Case], deadline: float) -> None:
     num_processes = max(case.scenario.parallel.num_ranks for case in cases)
     context = mp.start_processes(
         _run_rank, args=(tuple(cases),), nprocs=num_processes, join=False, start_method="spawn"
     )
     try:
-        if not _join(context, timeout):
-            raise TimeoutError(f"learners did not end within {timeout:g} s")
+        # `join` returns at each process that ends.
+        while not context.join(timeout=max(0.0, deadline - time.monotonic())):
+            if time.monotonic() > deadline:
+                raise TimeoutError("learners did not end in time")
     finally:
         for process in context.processes:
             process.kill()
