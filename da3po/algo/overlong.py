@@ -29,4 +29,5 @@ def build_overlong(config: OverlongConfig, max_tokens: int) -> Callable[[int], f
         return _no_penalty
     if config.cache > max_tokens:
         raise ConfigError(f"algo.overlong.cache ({config.cache}) must not exceed rollout.max_tokens ({max_tokens})")
-    return lambda num_tokens: overlong_penalty(num_tokens, max_tokens, config.cache)
+    free = max_tokens - config.cache
+    return lambda num_tokens: 0.0 if num_tokens <= free else overlong_penalty(num_tokens, max_tokens, config.cache)

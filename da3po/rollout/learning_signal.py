@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from da3po.algo.advantage import group_advantages
 from da3po.algo.daa import Daa
@@ -80,15 +81,13 @@ def _lengths(completions: Sequence[Completion]) -> list[int]:
     return [len(completion.token_ids) for completion in completions]
 
 
-def _graded(group: Group) -> tuple[list[Completion], list[bool]]:
-    completions: list[Completion] = []
-    correct: list[bool] = []
-    for completion, grade in zip(group.completions, group.grades, strict=True):
-        outcome = grade.outcome
-        if outcome is CORRECT or outcome is WRONG or outcome is NO_ANSWER:
-            completions.append(completion)
-            correct.append(outcome is CORRECT)
-    return completions, correct
+def _graded(group: Group) -> tuple[Sequence[Completion], list[bool]]:
+    outcomes = [grade.outcome for grade in group.grades]
+    graded = [outcome is CORRECT or outcome is WRONG or outcome is NO_ANSWER for outcome in outcomes]
+    if all(graded):
+        return group.completions, [outcome is CORRECT for outcome in outcomes]
+    completions = list(compress(group.completions, graded))
+    return completions, [outcome is CORRECT for outcome in compress(outcomes, graded)]
 
 
 def train_samples(group: Group, signal: GroupSignal, weight_version: int) -> list[TrainSample]:

@@ -38,7 +38,11 @@ class Tally:
         for outcome in set(outcomes):
             self.outcomes[outcome] += outcomes.count(outcome)
         finishes = [completion.finish for completion in group.completions]
-        lengths = [len(completion.token_ids) for completion in group.completions if completion.finish != "abort"]
+        lengths = [
+            len(completion.token_ids)
+            for completion, finish in zip(group.completions, finishes, strict=True)
+            if finish != "abort"
+        ]
         num_tokens = sum(lengths)
         if dropped is None:
             self.num_kept += 1

@@ -3,7 +3,8 @@
     python tools/bench/postprocess.py [--num-prompts 512] [--num-samples 16] [--max-tokens 4096] [--repeat 20]
 
 Timed: every group of a batch through dynamic sampling, shaping, group advantage and DAA, to the batch with its metrics.
-`after_the_last_group` is what the learner waits for; all before runs beside generation. Give it a quiet machine.
+`after_the_last_group` is what the learner waits for; all before runs beside generation. Times are those that the thread
+spent on its core, so that other work on the machine counts little.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def one_batch(args: argparse.Namespace, post: PostProcessor) -> tuple[float, flo
     groups = make_groups(args)
     post.begin(1, weight_version=0)
     gc.collect()
-    start = time.perf_counter()
+    start = time.thread_time()
     for group in groups[:-1]:
         assert post.add(group) is None
-    before = time.perf_counter()
+    before = time.thread_time()
     batch = post.add(groups[-1])
-    end = time.perf_counter()
+    end = time.thread_time()
     assert batch is not None and len(batch.samples) == args.num_prompts * args.num_samples
     return start, before, end
 
