@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,8 @@ from da3po.types import StepStats
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
+# Less free than this after a failed write: the disk was full.
+FULL_BYTES = 1 << 20
 
 
 class SaveError(RuntimeError):
@@ -235,10 +238,11 @@ class Saver:
         return waited
 
     def _failed(self, save: _Save, error: Exception) -> SaveError:
+        reason = f"No space left on device: {error}" if _is_full(save.writing) else str(error)
         self._directory.discard(save.writing)
         latest = self._directory.latest()
         rest = f"the newest checkpoint is {latest.path}" if latest else "there is no checkpoint yet"
-        return SaveError(f"step {save.step} could not be saved: {error}; {rest}")
+        return SaveError(f"step {save.step} could not be saved: {reason}; {rest}")
 
     async def __aenter__(self) -> Saver:
         return self
@@ -249,6 +253,7 @@ class Saver:
         """Whatever ended the run, a save under way is completed, within the grace time; not if that is over."""
         if self._save is None:
             return
+        step = self._save.step
         if isinstance(error, asyncio.CancelledError):
             self._save.task.cancel()
             return
@@ -256,7 +261,12 @@ class Saver:
             async with asyncio.timeout(self._grace_seconds):
                 await self.settle()
         except (SaveError, TimeoutError) as late:
-            logger.warning("the save of step %d was not completed: %s", self._save.step if self._save else -1, late)
+            logger.warning("the save of step %d was not completed: %s", step, late)
+
+
+def _is_full(path: Path) -> bool:
+    """Asked after a write has failed, for torch's writer tells of a position and not of a full disk."""
+    return path.exists() and shutil.disk_usage(path).free < FULL_BYTES
 
 
 def check_identity(checkpoint: Checkpoint, saved: dict[str, Any], here: dict[str, Any]) -> None:

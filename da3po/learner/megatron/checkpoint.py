@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
 from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
+from torch.distributed.checkpoint.api import CheckpointException
 
 from da3po.learner.megatron.model import PolicyModel
 from da3po.learner.megatron.optimizer import Optimizer
@@ -22,7 +24,18 @@ from da3po.models.checkpoint_names import FORMAT
 
 def save(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
     """Write weights, optimizer and random-number state to `path`, an existing empty directory; all ranks together."""
-    dist_checkpointing.save(_state(models, optimizer, is_loading=False), str(path), content_metadata=SHARDING)
+    with _as_error():
+        dist_checkpointing.save(_state(models, optimizer, is_loading=False), str(path), content_metadata=SHARDING)
+
+
+@contextmanager
+def _as_error() -> Iterator[None]:
+    """Torch tells of a failed write by a BaseException, which would end the process that it is raised in."""
+    try:
+        yield
+    except CheckpointException as exception:
+        causes = [str(cause) for cause, _ in exception.failures.values()]
+        raise OSError(causes[0] if causes else "another rank could not write its part") from exception
 
 
 class Writing:
@@ -62,8 +75,9 @@ class Writing:
         self._thread.join()
         if self._error is not None:
             raise self._error
-        for finalize in self._request.finalize_fns:
-            finalize()
+        with _as_error():
+            for finalize in self._request.finalize_fns:
+                finalize()
 
 
 def _copied(value: Any) -> Any:
