@@ -7,6 +7,7 @@ another, and leaves what it saw on disk for the tests to compare.
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import socket
 import sys
@@ -173,6 +174,8 @@ def _run_rank(rank: int, scenarios: Sequence[Scenario]) -> None:
             _tell(out / "port", str(_free_port()))
         if rank < scenario.parallel.num_ranks:
             _Run(scenario, rank, int(_wait_for(out / "port"))).all()
+            # A group's threads end with the last reference to it, and until then spin on what its peers have closed.
+            gc.collect()
         elif scenario.receives and rank == scenario.parallel.num_ranks:
             _receive(out)
     assert "vllm" not in sys.modules and "ray" not in sys.modules
