@@ -145,7 +145,8 @@ def test_weights_alone_begin_a_new_run(processes: RankProcesses, options: tuple[
     (row,) = begun.run_dir.metrics.read_text().splitlines()
     assert '"actor/lr": 0.0005,' in row  # half of 1e-3: step 1 of 2 of the warm-up
     before, after = _weights_of(tmp_path / "source", 3), _weights_of(tmp_path / "new", 1)
-    steps = torch.cat([(after[name] - before[name]).flatten() for name in before])
+    # The vocabulary is padded for two tensor-parallel ranks and not for one.
+    steps = torch.cat([(after[name] - before[name][: len(after[name])]).flatten() for name in before])
     moved = steps[steps != 0].abs()
     assert moved.numel() > 1000
     assert moved.median() == pytest.approx(5e-4, rel=1e-3) and moved.max() < 5e-4 * 1.01

@@ -145,3 +145,38 @@ def test_checkpoint_writer_starts_no_process_and_reports_errors(tmp_path: object
         assert isinstance(results.get_nowait(), FileNotFoundError if old else RuntimeError)
         assert multiprocessing.active_children() == []
     """)
+
+
+PADDING = """
+    import torch, torch.distributed as dist
+    from megatron_patches import bucket_padding, cpu_device
+    cpu_device.apply()
+    {patch}
+    from megatron.core import parallel_state
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.transformer import TransformerConfig
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    config = TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=1)
+    ddp_config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=10
+    )
+    ddp = DistributedDataParallel(config, ddp_config, torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)))
+    (buffer,) = ddp.buffers
+    assert len(buffer.buckets) > 1
+    last = max(end for _, end, _ in buffer.param_index_map.values())
+"""
+
+
+def test_bucket_padding_still_needed() -> None:
+    """What is put together for saving is shorter than the places that parameters are taken from."""
+    run(PADDING.format(patch="") + "    assert last > sum(bucket.numel_unpadded for bucket in buffer.buckets)")
+
+
+def test_bucket_padding_counts_for_the_bucket() -> None:
+    run(
+        PADDING.format(patch="bucket_padding.apply(); bucket_padding.apply()")
+        + "    sizes = [bucket.numel_unpadded for bucket in buffer.buckets]\n"
+        + "    assert last <= sum(sizes) == buffer.numel_unpadded == buffer.numel, (last, sizes)"
+    )

@@ -123,9 +123,10 @@ def _check_precision(precision: Precision, platform: Platform) -> None:
 
 def prepare_device(platform: Platform) -> None:
     """Make this process fit to import Megatron: on CPU it has to be patched first."""
-    from megatron_patches import checkpoint_writer, cpu_device, torch_adam
+    from megatron_patches import bucket_padding, checkpoint_writer, cpu_device, torch_adam
 
     if platform.device == "cpu":
         cpu_device.apply()
     torch_adam.apply()
     checkpoint_writer.apply()
+    bucket_padding.apply()
