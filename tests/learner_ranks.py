@@ -56,7 +56,7 @@ class Scenario:
 
     out: directory for what it saw. lengths: prompt and response tokens of each sample.
     resume_from: other scenarios, earlier in the list, whose checkpoints to go on from at the end.
-    receives: a process of its own takes the weights from the channel at the end of the third step.
+    receives: a process of its own takes the weights from the channel after each of the three steps.
     brief: the three steps alone.
     token_budget: of a micro-batch.
     amplification: factor of every other positive advantage, as DAA has for the right answers of hard groups.
@@ -201,13 +201,16 @@ def _receive(out: Path) -> None:
     from da3po.sync.receive import receive_weights
 
     channels = ReceiverChannels(_wait_for(out / "address"), 0, timeout=60.0)
-    received: dict[str, torch.Tensor] = {}
+    received: list[dict[str, Any]] = []
+    for version in range(1, NUM_STEPS + 1):
+        weights: dict[str, torch.Tensor] = {}
 
-    def keep(pairs: list[tuple[str, torch.Tensor]]) -> None:
-        received.update({name: tensor.clone() for name, tensor in pairs})
+        def keep(pairs: list[tuple[str, torch.Tensor]], into: dict[str, torch.Tensor] = weights) -> None:
+            into.update({name: tensor.clone() for name, tensor in pairs})
 
-    manifest = receive_weights(channels, NUM_STEPS, keep)
-    torch.save({"weights": received, "manifest": manifest}, out / "received.pt")
+        manifest = receive_weights(channels, version, keep)
+        received.append({"weights": weights, "manifest": manifest})
+    torch.save(received, out / "received.pt")
     channels.close()
 
 
@@ -235,6 +238,9 @@ class _Run:
                 seen["gradients"] = self._gradients()
             if step == SAVED_STEP and not self.scenario.brief:
                 self._save()
+            if self.scenario.receives:
+                seen.setdefault("sent", []).append(self._publish(step))
+                seen.setdefault("at_step", []).append(self._weights())
         seen["weights"] = self._weights()
         seen["own"] = self._own_parameters()
         if self.scenario.learner.precision == "bf16":
@@ -246,7 +252,6 @@ class _Run:
 
     def _rest(self, first: Sequence[MicroBatch], seen: dict[str, Any]) -> None:
         """What does not differ from one set of numbers to another."""
-        seen["sent"] = self._publish() if self.scenario.receives else ()
         self.learner.export(self.out / "export")
         seen["final_logprobs"] = self.learner.logprobs(first)
         seen["empty"] = self._learn_from_nothing()
@@ -262,11 +267,12 @@ class _Run:
 
         return {name: tensor.clone() for name, tensor in hf_stream(self.learner.trainer.models)}
 
-    def _publish(self) -> Any:
-        address = self.learner.open_channel(1, "127.0.0.1")
-        if self.rank == 0:
-            _tell(self.out / "address", address)
-        return self.learner.publish(NUM_STEPS)
+    def _publish(self, step: int) -> Any:
+        if step == 1:
+            address = self.learner.open_channel(1, "127.0.0.1")
+            if self.rank == 0:
+                _tell(self.out / "address", address)
+        return self.learner.publish(step)
 
     def _own_parameters(self) -> dict[str, torch.Tensor]:
         models = self.learner.trainer.models

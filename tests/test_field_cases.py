@@ -261,6 +261,10 @@ CASES = {
         "tests/engine/test_engine_pool.py",
         "test_weights_that_were_not_confirmed_are_not_generated_from",
     ),
+    "W04 every tensor after each of three syncs": (
+        "tests/learner/test_learner_layouts.py",
+        "test_published_weights_arrive_whole",
+    ),
     # There is one transport: weights that come from disk come with a fresh engine.
     "W05 every parameter after each of three syncs": (
         "tests/engine/test_engine_vllm.py",

@@ -44,7 +44,7 @@ def _scenarios(root: Path) -> list[Scenario]:
             parallel=LAYOUTS[name],
             out=str(root / f"tied-{name}"),
             optim=OPTIM,
-            receives=name in ("tp2", "pp2", "dp2", "vpp"),
+            receives=name in ("tp2", "pp2", "dp2", "vpp", "tp2pp2"),
         )
         for name in layouts
     ]
@@ -332,12 +332,17 @@ def test_a_weight_that_is_no_number_is_never_saved(seen: dict[str, Seen], name: 
         assert files == []
 
 
-@pytest.mark.parametrize("name", ["tied-tp2", "tied-pp2", "tied-dp2", "tied-vpp"])
+@pytest.mark.parametrize("name", ["tied-tp2", "tied-pp2", "tied-dp2", "tied-vpp", "tied-tp2pp2"])
 def test_published_weights_arrive_whole(seen: dict[str, Seen], name: str) -> None:
-    """W08, H06: every stage sends its own layers under their own numbers, and ranks that only gather do not block."""
+    """W04, W08, H06: three times, a training step apart, every stage sends its own layers under their own numbers, and
+    ranks that only gather do not block."""
     run = seen[name]
     received = torch.load(run.out / "received.pt", weights_only=False)
-    weights = run.whole("weights")
-    assert received["weights"].keys() == weights.keys()
-    assert all(torch.equal(received["weights"][key], value) for key, value in weights.items())
-    assert received["manifest"].buckets == tuple(bucket for rank in run.ranks for bucket in rank["sent"])
+    assert len(received) == 3
+    for step, taken in enumerate(received):
+        weights = {key: value for rank in run.ranks for key, value in rank["at_step"][step].items()}
+        assert taken["weights"].keys() == weights.keys()
+        assert all(torch.equal(taken["weights"][key], value) for key, value in weights.items())
+        assert taken["manifest"].buckets == tuple(bucket for rank in run.ranks for bucket in rank["sent"][step])
+    norm = "model.norm.weight"
+    assert not torch.equal(received[0]["weights"][norm], received[2]["weights"][norm])
