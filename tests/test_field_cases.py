@@ -284,6 +284,10 @@ CASES = {
         "tests/e2e/test_e2e_train.py",
         "test_a_killed_run_started_again_goes_on_as_if_nothing_had_been",
     ),
+    "E01 four engines at once among taken ports": (
+        "tests/engine/test_engine_ports.py",
+        "test_four_engines_start_at_once_among_taken_ports",
+    ),
     "E02 stale variables": ("tests/engine/conftest.py", "Left over from other launches; none of them may reach"),
     "E02 ports": ("tests/engine/test_engine_vllm.py", "test_its_ports_are_not_privileged"),
     "E05 normal end": ("tests/e2e/test_e2e_train.py", "test_nothing_is_left_running"),
