@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import ipaddress
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -32,6 +33,8 @@ PORTS = (
 BLOCK_SIZE = 10
 # Below 32768 begin no outgoing connections. 16 blocks are a job's own; jobs whose numbers are 125 apart share them.
 FIRST_PORT, NUM_BLOCKS, BLOCKS_OF_A_JOB = 10000, 2000, 16
+# Between the blocks and the ports of outgoing connections.
+MEETING_PORTS = range(30000, 32768)
 
 Ask = Callable[[Sequence[str]], str]
 
@@ -101,6 +104,17 @@ def choose_ports(job: int, node: int, environ: Mapping[str, str] = os.environ) -
         if all(is_free(port) for port in ports.values()):
             return ports
     raise NetworkError(f"every block of {BLOCK_SIZE} ports from {FIRST_PORT} on has one that is in use")
+
+
+def free_port() -> int:
+    """A port that nobody listens on, for a server that binds it a little later.
+
+    Not one that the system would give to an outgoing connection: that may be taken before the server comes to it.
+    """
+    for port in random.SystemRandom().sample(MEETING_PORTS, len(MEETING_PORTS)):
+        if is_free(port):
+            return port
+    raise NetworkError(f"every port from {MEETING_PORTS.start} to {MEETING_PORTS.stop - 1} is in use")
 
 
 def is_free(port: int) -> bool:

@@ -97,6 +97,6 @@ def _init(**options: Any) -> None:
     try:
         with _signals_held():
             ray.init(**options)
-    except (RuntimeError, ConnectionError, ValueError) as error:
+    except Exception as error:  # Ray has no class of its own for a start that fails or takes too long
         ray.shutdown()
         raise ClusterError(f"Ray did not start: {str(error).strip()}") from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from da3po.cluster.network import LOOPBACK, interface_of
+from da3po.cluster.network import LOOPBACK, free_port, interface_of
 from da3po.cluster.placement import Slot
 from da3po.cluster.session import ClusterError
 from da3po.cluster.stacks import Place
@@ -64,9 +63,7 @@ class _Host:
 
     def free_address(self) -> tuple[str, int]:
         """This node's address and a port of it that nobody listens on now."""
-        host = ray.util.get_node_ip_address()
-        with socket.create_server((host, 0)) as probe:
-            return host, probe.getsockname()[1]
+        return ray.util.get_node_ip_address(), free_port()
 
 
 class _AsyncHost(_Host):

@@ -1,6 +1,7 @@
 """The one address of a node, and its ports."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,14 @@ def test_interfaces_of_this_machine(monkeypatch):
     monkeypatch.setattr(network, "interfaces", REAL_INTERFACES)
     assert network.interface_of("127.0.0.1") == "lo"
     assert network.interface_of("203.0.113.1") is None
+
+
+def test_a_port_for_later_is_none_that_an_outgoing_connection_would_take(monkeypatch):
+    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(network.MEETING_PORTS) < max(lowest_outgoing, 32768)
+    assert network.is_free(network.free_port())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(network, "MEETING_PORTS", range(taken, taken + 1))
+        with pytest.raises(NetworkError, match=f"every port from {taken} to {taken}"):
+            network.free_port()
