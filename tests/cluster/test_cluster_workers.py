@@ -22,7 +22,13 @@ USUAL_PORTS = (6379, 8265, 10001, 10002)
 
 
 @pytest.fixture(scope="module")
-def session():
+def started_before():
+    """Processes that other tests have started, such as multiprocessing's own."""
+    return set(_children())
+
+
+@pytest.fixture(scope="module")
+def session(started_before):
     with ExitStack() as stack:
         for port in USUAL_PORTS:
             with suppress(OSError):  # in use already
@@ -98,16 +104,16 @@ async def test_a_start_that_takes_too_long_is_named(session, tmp_path):
     worker.kill()
 
 
-async def test_nothing_is_left_after_the_session(session, tmp_path):
+async def test_nothing_is_left_after_the_session(session, started_before, tmp_path):
     """Runs last in this module: ends the session itself."""
     worker = start(tmp_path, "rank-0")
     await worker.call("add", 1)
     session.__exit__(None, None, None)
     deadline = time.monotonic() + 20
-    while (left := _ray_children()) and time.monotonic() < deadline:
+    while (left := set(_children()) - started_before) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left
 
 
-def _ray_children():
+def _children():
     return [p for p in psutil.Process(os.getpid()).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
