@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,14 +100,17 @@ def a_cluster() -> Iterator[str]:
     code = (
         "import ray, time; "
         "ray.init(address='local', num_cpus=2, include_dashboard=False, _node_ip_address='127.0.0.1'); "
-        "print(ray.get_runtime_context().gcs_address, flush=True); time.sleep(600)"
+        "print('ADDRESS', ray.get_runtime_context().gcs_address, flush=True); time.sleep(600)"
     )
+    environment = os.environ | {
+        "RAY_AUTH_MODE": "disabled"
+    }  # Ray asks for a token of its user's where it starts itself
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert process.stdout is not None
     try:
-        yield next(line.strip() for line in process.stdout if line.startswith("127.0.0.1:"))
+        yield next(line.split()[1] for line in process.stdout if line.startswith("ADDRESS "))
     finally:
         process.terminate()
         process.wait(timeout=60)
