@@ -85,6 +85,7 @@ async def test_room_that_others_hold_is_waited_for_up_to_a_deadline():
     again.release()
 
 
+@pytest.mark.slow
 async def test_files_that_nodes_do_not_see(tmp_path, monkeypatch):
     await check_shared(tmp_path, [])
     assert not list(tmp_path.iterdir())
