@@ -101,7 +101,6 @@ def test_a_command_runs_on_its_own_ray_while_the_usual_ports_are_taken(tmp_path)
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.slow
 def test_ray_that_dies_behind_its_success_ends_the_node_with_the_reason(tmp_path):
     """The port is taken after it was found free, so `ray start` prints success, and its raylet dies."""
     blind = (
