@@ -72,9 +72,9 @@ def test_data_that_is_too_hard_ends_the_run_with_a_checkpoint_and_says_why(tmp_p
     assert command.survivors() == []
 
 
-@pytest.mark.parametrize("victim", ["engine", "learner"])
-def test_a_worker_that_is_killed_ends_the_run_and_is_named(victim, tmp_path):
-    command = Command(*ONE_STEP[:-1], "train.steps=50", "run.dir=run", cwd=tmp_path)
+@pytest.mark.parametrize(("victim", "overrides"), [("engine", ["engine.max_restarts=0"]), ("learner", [])])
+def test_a_worker_that_is_killed_for_good_ends_the_run_and_is_named(victim, overrides, tmp_path):
+    command = Command(*ONE_STEP[:-1], "train.steps=50", "run.dir=run", *overrides, cwd=tmp_path)
     command.wait_until(lambda: len(metrics(tmp_path / "run")) >= 1)
     for process in command.workers(victim):
         process.send_signal(signal.SIGKILL)
