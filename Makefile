@@ -6,16 +6,20 @@ ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: train test test-slow test-slurm test-gpu test-matrix test-all lint format setup clean
+.PHONY: train test test-slow test-soak test-slurm test-gpu test-matrix test-all lint format setup clean
 
 train: setup
 	$(BIN)/da3po train experiment=quickstart $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu and not matrix" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu and not matrix and not soak" $(ARGS)
 
 test-slow: setup
-	$(BIN)/python -m pytest -m "slow and not slurm and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not slurm and not gpu and not soak" $(ARGS)
+
+# Kills at every write, at random moments and in the middle of publications: minutes each, for changes to what they touch.
+test-soak: setup
+	$(BIN)/python -m pytest -m soak $(ARGS)
 
 # Jobs on a Slurm of two nodes that the tests bring up: needs root and Debian's slurm-wlm and munge; skipped elsewhere.
 test-slurm: setup

@@ -68,7 +68,7 @@ versions = {name: metadata.version(name) for name in ("torch", "megatron-core", 
 print("test_matrix: Python", platform.python_version(), *(f"{name} {version}" for name, version in versions.items()))
 PYTHON
 if [ $# -eq 0 ]; then
-    set -- -m "not slow and not slurm and not gpu and not matrix"
+    set -- -m "not slow and not slurm and not gpu and not matrix and not soak"
 fi
 # The checkout goes first on the path of this process and of those that it starts.
 PYTHONPATH=$root exec "$python" -m pytest tests/learner tests/pack tests/megatron_patches tests/models tests/plan "$@"

@@ -119,7 +119,7 @@ def test_a_run_that_is_killed_at_any_write_ends_as_if_it_had_not_been(
     assert [death for death in deaths if not death["same"]] == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_every_single_write(tmp_path: Path) -> None:
     deaths = sweep(tmp_path, 1, 1, "checkpoint.best=eval/avg@2", "checkpoint.keep=1")

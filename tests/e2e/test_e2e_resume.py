@@ -106,6 +106,7 @@ def test_a_new_run_begins_with_the_weights_of_another(finished: Path, tmp_path: 
     assert before["avg"]["value"] == pytest.approx(after["avg"]["value"], abs=0.05)
 
 
+@pytest.mark.soak
 def test_three_kills_at_random_moments(tmp_path: Path) -> None:
     """The tool is run with twenty by hand (docs/checkpoints.md)."""
     command = [sys.executable, str(ROOT / "tools" / "kill_sweep.py"), str(tmp_path / "kills"), "--kills", "3"]

@@ -13,7 +13,7 @@ from da3po.engine.pool import EnginePool
 from da3po.engine.recovery import Recovery
 from da3po.sync.publish import WeightPublisher
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.distributed, pytest.mark.soak, pytest.mark.timeout(600)]
 CONFIG = EngineConfig(num_engines=2, max_restarts=100)
 
 
