@@ -108,7 +108,7 @@ def test_a_new_run_begins_with_the_weights_of_another(finished: Path, tmp_path: 
 
 @pytest.mark.soak
 def test_three_kills_at_random_moments(tmp_path: Path) -> None:
-    """The tool is run with twenty by hand (docs/checkpoints.md)."""
+    """The tool takes any number (docs/checkpoints.md)."""
     command = [sys.executable, str(ROOT / "tools" / "kill_sweep.py"), str(tmp_path / "kills"), "--kills", "3"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=1100)
     assert result.returncode == 0, result.stdout + result.stderr
