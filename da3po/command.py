@@ -16,7 +16,7 @@ from da3po.config.schema import ConfigError
 from da3po.data.problems import DataError
 from da3po.runtime.interruption import SIGNAL_OFFSET, Interrupted, Interruption
 
-__all__ = ["Interrupted", "Interruption", "run_command", "run_main_task", "wants_help"]
+__all__ = ["Interrupted", "Interruption", "run_command", "run_main_task", "split_flags", "wants_help"]
 
 FAILURE = 1
 USAGE_ERROR = 2
@@ -47,6 +47,14 @@ def run_command(body: Callable[[], int], *, failures: tuple[type[Exception], ...
 
 def wants_help(arguments: Sequence[str]) -> bool:
     return any(argument in ("-h", "--help", "help") for argument in arguments)
+
+
+def split_flags(arguments: Sequence[str], known: set[str], usage: str) -> tuple[list[str], set[str]]:
+    """Overrides and flags of a command line. Raises ConfigError for a flag that is not known, with the usage."""
+    flags = {argument for argument in arguments if argument.startswith("--")}
+    if unknown := flags - known:
+        raise ConfigError(f"no option {', '.join(sorted(unknown))}; usage: {usage}")
+    return [argument for argument in arguments if argument not in flags], flags
 
 
 def _say(what: object, code: int) -> int:

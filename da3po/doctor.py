@@ -15,7 +15,7 @@ from rich.table import Table
 from da3po.cluster.everywhere import on_every_node
 from da3po.cluster.network import NetworkError, choose_ports, interfaces
 from da3po.cluster.session import ClusterError, Session
-from da3po.command import run_command, wants_help
+from da3po.command import run_command, split_flags, wants_help
 from da3po.config.load import help_text, load
 from da3po.config.schema import ClusterConfig, Config, ConfigError
 from da3po.data.problems import DataError, Problem
@@ -43,14 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     if wants_help(arguments):
         print(help_text(USAGE))
         return 0
-    flags = {text for text in arguments if text.startswith("--")}
-    overrides = [text for text in arguments if text not in flags]
-    return run_command(lambda: _examine(overrides, flags), failures=(ClusterError,))
+    return run_command(lambda: _examine(*split_flags(arguments, FLAGS, USAGE)), failures=(ClusterError,))
 
 
 def _examine(overrides: Sequence[str], flags: set[str]) -> int:
-    if unknown := flags - FLAGS:
-        raise ConfigError(f"da3po doctor has no option {', '.join(sorted(unknown))}; usage: {USAGE}")
     config = load(overrides)
     nodes = _every_node(config) if "--cluster" in flags else {socket.gethostname(): _this_node(config)}
     nodes["the run"] = list(check_run(config))
@@ -73,7 +69,7 @@ def need_of(config: Config) -> Need:
     processes = config.parallel.num_ranks + config.engine.num_engines * config.engine.tp
     return Need(
         gpus=0 if learner.device == "cpu" else gpus,
-        fp8=learner.precision not in ("fp32", "bf16"),
+        precision=learner.precision,
         folder=config.run.dir,
         processes=-(-processes // cluster.num_nodes),
     )

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from da3po.command import run_command, wants_help
+from da3po.command import run_command, split_flags, wants_help
 from da3po.config.load import dump, help_text, load
 from da3po.config.rules import PLANNING, longest_sequence, problems
-from da3po.config.schema import Config, ConfigError
+from da3po.config.schema import FP8_CAPABILITY, Config
 from da3po.models.hf_config import ModelSpec
 from da3po.models.published import find_model_spec
 from da3po.plan.hardware import GB, GIB
@@ -20,7 +20,7 @@ from da3po.plan.search import Proposal, search
 
 DOES_NOT_FIT = 1
 USAGE = "da3po plan [--json] [--search] [GROUP=CHOICE ...] [KEY=VALUE ...]"
-FP8_CAPABILITY = {"fp8_delayed": (8, 9), "fp8_tensorwise": (8, 9), "fp8_blockwise": (9, 0), "mxfp8": (10, 0)}
+FLAGS = {"--json", "--search"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,15 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     if wants_help(arguments):
         print(help_text(USAGE))
         return 0
-    flags = {text for text in arguments if text.startswith("--")}
-    overrides = [text for text in arguments if text not in flags]
-    return run_command(lambda: _plan(overrides, flags))
+    return run_command(lambda: _plan(*split_flags(arguments, FLAGS, USAGE)))
 
 
 def _plan(overrides: Sequence[str], flags: set[str]) -> int:
-    unknown = flags - {"--json", "--search"}
-    if unknown:
-        raise ConfigError(f"da3po plan has no option {', '.join(sorted(unknown))}; usage: {USAGE}")
     config = load(overrides)
     spec = find_model_spec(config.model.path)
     if "--search" in flags:

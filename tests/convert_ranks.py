@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
-from learner_ranks import Scenario, _free_port, _tell, _wait_for, packed_step
+from gloo_ranks import run_on_ranks
+from learner_ranks import Scenario, packed_step
 
+from da3po.config.schema import ParallelConfig
 from da3po.learner.client import dp_index, updates_of
 
 
@@ -25,49 +25,28 @@ class Case:
     scenario: Scenario
     imported: str
 
+    @property
+    def out(self) -> str:
+        return self.scenario.out
 
-FRESH_EVERY = 16
-"""Cases that the same processes go through: what gloo leaves behind of each adds up."""
+    @property
+    def parallel(self) -> ParallelConfig:
+        return self.scenario.parallel
 
-
-def run_cases(cases: Sequence[Case], timeout: float = 900.0) -> None:
-    """Each rank leaves rank<i>.pt in the case's folder, and all together the checkpoints `untrained` and `trained`.
-
-    timeout: of FRESH_EVERY cases.
-    """
-    for first in range(0, len(cases), FRESH_EVERY):
-        _run_together(cases[first : first + FRESH_EVERY], time.monotonic() + timeout)
-
-
-def _run_together(cases: Sequence[Case], deadline: float) -> None:
-    num_processes = max(case.scenario.parallel.num_ranks for case in cases)
-    context = mp.start_processes(
-        _run_rank, args=(tuple(cases),), nprocs=num_processes, join=False, start_method="spawn"
-    )
-    try:
-        # `join` returns at each process that ends.
-        while not context.join(timeout=max(0.0, deadline - time.monotonic())):
-            if time.monotonic() > deadline:
-                raise TimeoutError("learners did not end in time")
-    finally:
-        for process in context.processes:
-            process.kill()
+    @property
+    def receives(self) -> bool:
+        return False
 
 
-def _run_rank(rank: int, cases: Sequence[Case]) -> None:
-    torch.set_num_threads(1)
-    for case in cases:
-        out = Path(case.scenario.out)
-        if rank == 0:
-            _tell(out / "port", str(_free_port()))
-        if rank < case.scenario.parallel.num_ranks:
-            _run(case, rank, int(_wait_for(out / "port")), out)
+def run_cases(cases: Sequence[Case], timeout: float) -> None:
+    """Each rank leaves rank<i>.pt in the case's folder, and all together the checkpoints `untrained` and `trained`."""
+    run_on_ranks(_run, cases, timeout=timeout)
 
 
-def _run(case: Case, rank: int, port: int, out: Path) -> None:
+def _run(case: Case, rank: int, port: int) -> None:
     from da3po.learner.megatron.worker import LearnerRank
 
-    parallel = case.scenario.parallel
+    parallel, out = case.parallel, Path(case.out)
     learner = LearnerRank()
     learner.init(rank, parallel.num_ranks, "127.0.0.1", port)
     learner.setup(case.scenario.spec)

@@ -1,17 +1,7 @@
-"""Learners of several layouts in real gloo processes: the part that runs in the processes, and what starts them.
-
-Starting a process with Megatron takes seconds, so one set of processes goes through all scenarios, one learner after
-another, and leaves what it saw on disk for the tests to compare.
-"""
+"""Learners of several layouts, each taken through some steps on real gloo ranks (see gloo_ranks)."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import random
-import socket
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.multiprocessing as mp
+from gloo_ranks import open_channel, run_on_ranks
 
 from da3po.config.schema import LearnerConfig, LossConfig, OptimConfig, ParallelConfig
 from da3po.learner.client import dp_index, updates_of
@@ -134,84 +124,12 @@ def _samples(step: int, lengths: Sequence[tuple[int, int]]) -> list[TrainSample]
 
 
 def run_scenarios(scenarios: Sequence[Scenario], timeout: float = 400.0) -> None:
-    """Take every scenario through its learner, in as many processes as the largest needs. Errors: the first of any."""
-    num_processes = max(scenario.parallel.num_ranks + scenario.receives for scenario in scenarios)
-    context = mp.start_processes(
-        _run_rank, args=(tuple(scenarios),), nprocs=num_processes, join=False, start_method="spawn"
-    )
-    try:
-        if not _join(context, timeout):
-            raise TimeoutError(f"learners did not end within {timeout:g} s")
-    finally:
-        for process in context.processes:
-            process.kill()
+    """Take every scenario through its learner. Errors: the first of any rank."""
+    run_on_ranks(_run, scenarios, num_versions=NUM_STEPS, timeout=timeout)
 
 
-def _join(context: mp.ProcessContext, timeout: float) -> bool:
-    """Whether all processes ended in time. `join` returns at each one that ends."""
-    deadline = time.monotonic() + timeout
-    while (left := deadline - time.monotonic()) > 0:
-        if context.join(timeout=left):
-            return True
-    return False
-
-
-def _free_port() -> int:
-    """A port that nobody listens at, from below the range that the system gives to outgoing connections: one of those
-    may be taken again before it is used."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
-def _run_rank(rank: int, scenarios: Sequence[Scenario]) -> None:
-    torch.set_num_threads(1)
-    for scenario in scenarios:
-        out = Path(scenario.out)
-        if rank == 0:
-            # Only now: a port that is chosen long before it is used may be another's by then.
-            _tell(out / "port", str(_free_port()))
-        if rank < scenario.parallel.num_ranks:
-            _Run(scenario, rank, int(_wait_for(out / "port"))).all()
-            # A group's threads end with the last reference to it, and until then spin on what its peers have closed.
-            gc.collect()
-        elif scenario.receives and rank == scenario.parallel.num_ranks:
-            _receive(out)
-    assert "vllm" not in sys.modules and "ray" not in sys.modules
-
-
-def _tell(path: Path, text: str) -> None:
-    """Write a file that other processes wait for; it appears whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.rename(path)
-
-
-def _wait_for(path: Path) -> str:
-    while not path.exists():
-        time.sleep(0.02)
-    return path.read_text()
-
-
-def _receive(out: Path) -> None:
-    """The engine's end of the weight channel."""
-    from da3po.sync.channel import ReceiverChannels
-    from da3po.sync.receive import receive_weights
-
-    channels = ReceiverChannels(_wait_for(out / "address"), 0, timeout=60.0)
-    received: list[dict[str, Any]] = []
-    for version in range(1, NUM_STEPS + 1):
-        weights: dict[str, torch.Tensor] = {}
-
-        def keep(pairs: list[tuple[str, torch.Tensor]], into: dict[str, torch.Tensor] = weights) -> None:
-            into.update({name: tensor.clone() for name, tensor in pairs})
-
-        manifest = receive_weights(channels, version, keep)
-        received.append({"weights": weights, "manifest": manifest})
-    torch.save(received, out / "received.pt")
-    channels.close()
+def _run(scenario: Scenario, rank: int, port: int) -> None:
+    _Run(scenario, rank, port).all()
 
 
 class _Run:
@@ -269,9 +187,7 @@ class _Run:
 
     def _publish(self, step: int) -> Any:
         if step == 1:
-            address = self.learner.open_channel(1, "127.0.0.1")
-            if self.rank == 0:
-                _tell(self.out / "address", address)
+            open_channel(self.learner, self.out, self.rank)
         return self.learner.publish(step)
 
     def _own_parameters(self) -> dict[str, torch.Tensor]:

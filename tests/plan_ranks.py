@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
-from learner_ranks import Scenario, _free_port, _receive, _tell, _wait_for, packed_step
+from gloo_ranks import open_channel, run_on_ranks
+from learner_ranks import Scenario, packed_step
 
 from da3po.learner.client import dp_index, updates_of
 
@@ -30,8 +30,7 @@ class Held:
 
 def measure(scenarios: Sequence[Scenario]) -> dict[str, list[Held]]:
     """Scenario name -> what each of its ranks held after one step."""
-    num_processes = max(scenario.parallel.num_ranks + scenario.receives for scenario in scenarios)
-    mp.start_processes(_run, args=(tuple(scenarios),), nprocs=num_processes, start_method="spawn")
+    run_on_ranks(_hold, scenarios)
     return {
         one.name: [
             torch.load(Path(one.out) / f"held{rank}.pt", weights_only=False) for rank in range(one.parallel.num_ranks)
@@ -40,36 +39,20 @@ def measure(scenarios: Sequence[Scenario]) -> dict[str, list[Held]]:
     }
 
 
-def _run(rank: int, scenarios: Sequence[Scenario]) -> None:
-    torch.set_num_threads(1)
-    for scenario in scenarios:
-        out = Path(scenario.out)
-        if rank == 0:
-            _tell(out / "port", str(_free_port()))
-        if rank < scenario.parallel.num_ranks:
-            torch.save(_hold(scenario, rank), out / f"held{rank}.pt")
-        elif scenario.receives and rank == scenario.parallel.num_ranks:
-            _receive(out)
-
-
-def _hold(scenario: Scenario, rank: int) -> Held:
+def _hold(scenario: Scenario, rank: int, port: int) -> None:
     from da3po.learner.megatron.worker import LearnerRank
 
     out = Path(scenario.out)
     learner = LearnerRank()
-    learner.init(rank, scenario.parallel.num_ranks, "127.0.0.1", int(_wait_for(out / "port")))
+    learner.init(rank, scenario.parallel.num_ranks, "127.0.0.1", port)
     learner.setup(scenario.spec)
     learner.step(1, updates_of(packed_step(scenario, 1), dp_index(rank, scenario.parallel)))
-    held = _count(learner.trainer, _publish(learner, scenario, rank) if scenario.receives else 0)
+    published = 0
+    if scenario.receives:
+        open_channel(learner, out, rank)
+        published = sum(bucket.num_bytes for bucket in learner.publish(1))
+    torch.save(_count(learner.trainer, published), out / f"held{rank}.pt")
     learner.close()
-    return held
-
-
-def _publish(learner: Any, scenario: Scenario, rank: int) -> int:
-    address = learner.open_channel(1, "127.0.0.1")
-    if rank == 0:
-        _tell(Path(scenario.out) / "address", address)
-    return sum(bucket.num_bytes for bucket in learner.publish(3))  # the version that the receiver expects
 
 
 def _count(trainer: Any, published: int) -> Held:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing as mp
 import os
-import socket
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -87,8 +86,3 @@ class PipedRanks:
         if errors:
             raise RuntimeError(errors[0])
         return [result for result, _ in answers]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -17,12 +17,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import fakes
-from rank_pipes import PipedRanks, RankProcesses, free_port
+from rank_pipes import PipedRanks, RankProcesses
 
 from da3po import loop, train
 from da3po.algo.mismatch import MismatchGate
 from da3po.checkpoint.boundary import CutShortEvaluator, CutShortRollouts
 from da3po.checkpoint.run_directory import RunDirectory
+from da3po.cluster.network import free_port
 from da3po.config.load import load
 from da3po.config.schema import Config
 from da3po.data.cursor import fingerprint

@@ -6,7 +6,6 @@ The manifest is written last. It names every file with its size and a checksum, 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -14,6 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from da3po.runtime.system import installed_versions
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -36,7 +37,13 @@ def seal(folder: Path, step: int, identity: dict[str, Any]) -> int:
         file.relative_to(folder).as_posix(): {"bytes": size, "blake2b": checksum}
         for file, size, checksum in zip(files, sizes, _checksums(files), strict=True)
     }
-    manifest = {"step": step, "format": FORMAT, "versions": _versions(), "identity": identity, "files": entries}
+    manifest = {
+        "step": step,
+        "format": FORMAT,
+        "versions": {"python": platform.python_version(), **installed_versions(PACKAGES)},
+        "identity": identity,
+        "files": entries,
+    }
     write_durably(folder / MANIFEST, json.dumps(manifest, indent=1))
     flush(folder)
     return sum(sizes)
@@ -105,13 +112,3 @@ def _checksums(files: Sequence[Path]) -> list[str]:
 def _checksum(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions

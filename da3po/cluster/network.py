@@ -8,8 +8,9 @@ import os
 import random
 import socket
 import struct
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
+
+from da3po.runtime.system import ask_system
 
 LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLE = "DA3PO_INTERFACE"
@@ -41,14 +42,6 @@ Ask = Callable[[Sequence[str]], str]
 
 class NetworkError(RuntimeError):
     """This node has no address or no ports for a cluster; the message says what was found."""
-
-
-def ask_system(command: Sequence[str]) -> str:
-    """What a command prints; nothing if it fails or is not there."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
 
 
 def own_address(node: str, environ: Mapping[str, str] = os.environ, ask: Ask = ask_system) -> str:

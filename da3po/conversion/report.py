@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from da3po.conversion.proof import Proof
+from da3po.runtime.system import installed_versions
 
 JSON, MARKDOWN = "conversion.json", "conversion.md"
 _PACKAGES = ("da3po", "torch", "transformers", "safetensors", "megatron-core")
@@ -19,7 +19,7 @@ def write_report(folder: Path, proof: Proof, about: Mapping[str, Any]) -> None:
     record = {
         "passed": proof.passed,
         "conversion": dict(about),
-        "versions": _versions(),
+        "versions": installed_versions(_PACKAGES),
         "checks": {check.name: {"passed": check.passed, "detail": check.detail} for check in proof.checks},
         "tensors": proof.tensors,
     }
@@ -45,18 +45,8 @@ def _readable(proof: Proof, about: Mapping[str, Any]) -> str:
     rows = [f"| {check.name} | {'ok' if check.passed else '**failed**'} | {check.detail} |" for check in proof.checks]
     verdict = "Every check passed." if proof.passed else "**A check failed: do not use this model.**"
     facts = [f"- {name.replace('_', ' ')}: {value}" for name, value in about.items()]
-    versions = ", ".join(f"{name} {version}" for name, version in _versions().items())
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions(_PACKAGES).items())
     return "\n".join(
         ["# Conversion", "", *facts, "", verdict, "", "| check | result | found |", "|---|---|---|", *rows, "",
          f"Checksums of all tensors are in {JSON}. Made with {versions}.", ""]
     )  # fmt: skip
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from da3po.config.schema import Precision
+
 Status = Literal["ok", "note", "problem"]
 
 
@@ -26,11 +28,11 @@ class Finding:
 class Need:
     """What the run asks of a machine.
 
-    gpus: of this node; 0 is a run on CPU. fp8: the learner computes in fp8. folder: where the run writes.
+    gpus: of this node; 0 is a run on CPU. precision: of the learner. folder: where the run writes.
     processes: learner ranks and engines that one node may have.
     """
 
     gpus: int
-    fp8: bool
+    precision: Precision
     folder: str
     processes: int

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 
+from da3po.config.schema import FP8_CAPABILITY
 from da3po.health.finding import Finding, Need
+from da3po.runtime.system import ask_system
 
 Ask = Callable[[Sequence[str]], str]
 QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader,nounits"]
-FP8_CAPABILITY = 9.0
-
-
-def ask_system(command: Sequence[str]) -> str:
-    """What a command prints; nothing if it fails or is not there."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def check_gpus(need: Need, ask: Ask = ask_system) -> Iterator[Finding]:
@@ -36,7 +27,7 @@ def check_gpus(need: Need, ask: Ask = ask_system) -> Iterator[Finding]:
         return
     yield _count(rows, need)
     yield Finding(topic="gpus", name="driver", value=rows[0][2])
-    yield _fp8(rows, need)
+    yield _capability(rows, need)
     yield from _links(ask(["nvidia-smi", "topo", "-m"]), len(rows))
     yield from _torch(need)
 
@@ -54,15 +45,17 @@ def _count(rows: list[list[str]], need: Need) -> Finding:
     )
 
 
-def _fp8(rows: list[list[str]], need: Need) -> Finding:
-    lowest = min(float(row[3]) for row in rows)
-    has = lowest >= FP8_CAPABILITY
+def _capability(rows: list[list[str]], need: Need) -> Finding:
+    lowest = min(tuple(map(int, row[3].split("."))) for row in rows)
+    has = [precision for precision, needed in FP8_CAPABILITY.items() if lowest >= needed]
+    lacks = need.precision in FP8_CAPABILITY and need.precision not in has
+    needed = ".".join(map(str, FP8_CAPABILITY[need.precision])) if lacks else ""
     return Finding(
         topic="gpus",
         name="compute capability",
-        value=str(lowest),
-        status="ok" if has or not need.fp8 else "problem",
-        meaning="fp8 in blocks" if has else "no fp8 in blocks: that takes 9.0 (Hopper)",
+        value=".".join(map(str, lowest)),
+        status="problem" if lacks else "ok",
+        meaning=f"{need.precision} takes {needed}" if lacks else ", ".join(has) or "no fp8",
     )
 
 

@@ -3,8 +3,6 @@ not break the doctor, and some of these may not meet in one process."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -13,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from da3po.health.finding import Finding, Need
+from da3po.runtime.system import installed_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +102,7 @@ def check_packages(need: Need) -> Iterator[Finding]:
 
 def installed(distributions: tuple[str, ...]) -> tuple[str, str] | None:
     """The first of some distributions that is here, and its version."""
-    for name in distributions:
-        try:
-            return name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    return next(iter(installed_versions(distributions).items()), None)
 
 
 def _find(package: Package, need: Need) -> Finding:

@@ -17,8 +17,8 @@ from da3po.health.host import check_host, filesystem_kind
 from da3po.health.packages import check_packages, import_error
 from da3po.health.slurm import check_slurm
 
-CPU = Need(gpus=0, fp8=False, folder=".", processes=2)
-H100S = Need(gpus=8, fp8=True, folder=".", processes=8)
+CPU = Need(gpus=0, precision="bf16", folder=".", processes=2)
+H100S = Need(gpus=8, precision="fp8_blockwise", folder=".", processes=8)
 
 
 def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -55,7 +55,7 @@ def test_gpus_of_another_kind() -> None:
     assert found["GPUs"].status == "problem" and "asks for 8" in found["GPUs"].meaning
     assert found["compute capability"].status == "problem" and "9.0" in found["compute capability"].meaning
     assert found["connections"].status == "note" and "0 of 12" in found["connections"].value
-    no_fp8 = Need(gpus=4, fp8=False, folder=".", processes=4)
+    no_fp8 = Need(gpus=4, precision="bf16", folder=".", processes=4)
     assert by_name(check_gpus(no_fp8, asked(node_of("A", 4, "8.0", "SYS"))))["compute capability"].status == "ok"
 
 
@@ -89,12 +89,12 @@ def test_a_broken_package_is_seen() -> None:
 def test_the_host(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/a / ext4 rw 0 0\nstore:/x {tmp_path} nfs4 rw 0 0\n")
-    inside = Need(gpus=0, fp8=False, folder=str(tmp_path / "runs" / "mine"), processes=2)
+    inside = Need(gpus=0, precision="bf16", folder=str(tmp_path / "runs" / "mine"), processes=2)
     found = by_name(check_host(inside, mounts))
     assert found["file system of run.dir"].value == "nfs4, shared"
     assert found[f"disk of run.dir ({tmp_path})"].status in ("ok", "note")
     assert int(found["cores"].value) >= 1
-    crowd = Need(gpus=0, fp8=False, folder=str(tmp_path), processes=10_000_000)
+    crowd = Need(gpus=0, precision="bf16", folder=str(tmp_path), processes=10_000_000)
     assert by_name(check_host(crowd, mounts))["/dev/shm"].status == "problem"
 
 
@@ -123,5 +123,5 @@ def test_a_broadcast_is_timed() -> None:
 def test_what_a_run_needs() -> None:
     assert need_of(load(["experiment=quickstart"])).gpus == 0
     need = need_of(load(["experiment=da3po-qwen3_8b_base-8n8g"]))
-    assert (need.gpus, need.fp8, need.processes) == (8, True, 8)
+    assert (need.gpus, need.precision, need.processes) == (8, "fp8_blockwise", 8)
     assert need_of(load(["experiment=da3po-qwen3_8b_base-8n8g", "learner.device=cpu"])).gpus == 0

@@ -83,7 +83,7 @@ def test_measured_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_unknown_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment=quickstart", "--jsn"]) == 2
-    assert "da3po plan has no option --jsn" in capsys.readouterr().err
+    assert "no option --jsn; usage: da3po plan" in capsys.readouterr().err
 
 
 def test_search_finds_layouts_that_fit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import socket
 import statistics
 import tempfile
 import time
@@ -26,6 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from da3po.cluster.network import free_port
 from da3po.config.schema import LearnerConfig, LossConfig
 from da3po.learner.client import updates_of
 from da3po.learner.megatron.worker import LearnerRank
@@ -108,11 +108,6 @@ def draw_samples(preset: Preset) -> list[TrainSample]:
             )
         )
     return samples
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Packed:

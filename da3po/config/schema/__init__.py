@@ -22,6 +22,7 @@ from da3po.config.schema.data import DataConfig, DifficultyConfig, SourceConfig
 from da3po.config.schema.engine import EngineConfig, SyncConfig
 from da3po.config.schema.evaluation import BenchmarkConfig, EvalConfig
 from da3po.config.schema.learner import (
+    FP8_CAPABILITY,
     LearnerConfig,
     MegatronConfig,
     OpenSection,
@@ -37,6 +38,7 @@ from da3po.config.schema.validation import ConfigError
 from da3po.config.schema.watchdog import WatchdogConfig
 
 __all__ = [
+    "FP8_CAPABILITY",
     "AdvantageConfig",
     "AlgoConfig",
     "BenchmarkConfig",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from da3po.config.schema.validation import require
@@ -80,6 +82,10 @@ class ParallelConfig:
 
 
 Precision = Literal["fp32", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise", "mxfp8"]
+FP8_CAPABILITY: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"fp8_delayed": (8, 9), "fp8_tensorwise": (8, 9), "fp8_blockwise": (9, 0), "mxfp8": (10, 0)}
+)
+"""Precision -> the lowest CUDA compute capability whose matrix units have it (8.9 Ada, 9.0 Hopper, 10.0 Blackwell)."""
 Scalar = bool | int | float | str | None
 OpenSection = dict[str, Scalar | list[Scalar]]
 """A section whose keys another library defines: any key is taken here, and checked where that library is known."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from da3po.config.schema import ConfigError, Precision
+from da3po.config.schema import FP8_CAPABILITY, ConfigError, Precision
 
 FP8_FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -20,11 +20,6 @@ FP8_FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Precision -> fields of TransformerConfig. `hybrid` has gradients in e5m2, whose range is wider; recipes that scale
 small blocks do without."""
-
-NEEDS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {"fp8_delayed": (8, 9), "fp8_tensorwise": (8, 9), "fp8_blockwise": (9, 0), "mxfp8": (10, 0)}
-)
-"""Precision -> the lowest CUDA compute capability whose matrix units have it (8.9 Ada, 9.0 Hopper, 10.0 Blackwell)."""
 
 
 def parameter_dtype(precision: Precision) -> torch.dtype:
@@ -44,7 +39,7 @@ def transformer_fields(precision: Precision) -> dict[str, Any]:
 
 def check_device(precision: Precision, device: str) -> None:
     """Raise ConfigError if no machine could train in `precision` on this kind of device."""
-    if precision in NEEDS and device != "cuda":
+    if precision in FP8_CAPABILITY and device != "cuda":
         raise ConfigError(f"learner.precision={precision} needs a CUDA device; this learner runs on {device}")
 
 
@@ -53,7 +48,7 @@ def check_machine(precision: Precision, capability: tuple[int, int], has_te: boo
 
     capability: compute capability of the device. has_te: Transformer Engine is installed.
     """
-    needed = NEEDS.get(precision)
+    needed = FP8_CAPABILITY.get(precision)
     if needed is None:
         return
     if capability < needed:
