@@ -26,6 +26,11 @@ def choice_of_gold(gold: str) -> str | None:
     return next(group for group in match.groups() if group) if match else None
 
 
+def names_choice(answer: str, letter: str) -> bool:
+    """Whether a final answer is that letter alone, small or large, with or without brackets."""
+    return _DECORATION.sub(r"\1", answer).strip("() .$").upper() == letter
+
+
 def choice_of_response(response: str) -> str | None:
     """The letter that a response settles on; None if it names none, "" if it names several at once."""
     text = visible(response)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 
 from da3po.reward import structure
 from da3po.reward.brackets import max_depth, split
-from da3po.reward.limits import MAX_DEPTH, MAX_LENGTH, TooComplexError
+from da3po.reward.limits import MAX_DEPTH, MAX_GOLDS, MAX_LENGTH, TooComplexError
 from da3po.reward.nodes import Items, Leaf, Node, Ordered
 from da3po.reward.normalize import normalize
 from da3po.reward.quantities import Quantity, parse_comma_quantity, parse_quantity, split_unit
@@ -36,7 +37,13 @@ def same(gold: str, answer: str) -> bool:
         if _DIGITS.fullmatch(answer):
             return False
         raise TooComplexError(f"an answer of {len(answer)} characters, brackets {max_depth(answer)} deep")
-    return _same_text(_infinity(normalize(gold)), _infinity(normalize(answer)))
+    return _same_text(_normal_gold(gold), _infinity(normalize(answer)))
+
+
+@functools.lru_cache(maxsize=MAX_GOLDS)
+def _normal_gold(gold: str) -> str:
+    """One reference is compared with every response of its group."""
+    return _infinity(normalize(gold))
 
 
 def _infinity(text: str) -> str:

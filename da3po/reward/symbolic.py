@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 import sympy
-from latex2sympy2_extended.latex2sympy2 import latex2sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from math_verify import verify
 from math_verify.grader import should_treat_as_complex
 
@@ -39,6 +39,7 @@ POINTS = (
 )
 MIN_POINTS = 2
 IMAGINARY_UNIT = "i"
+CASE_COUNTS = ConversionConfig(lowercase_symbols=False)  # R and r are two radii
 TOLERANCE = sympy.Float(10) ** -30
 
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
@@ -92,7 +93,11 @@ def parse(text: str) -> Any:
         exact = _DEGREES.sub(r"(\\frac{\1 \\pi}{180})", exact)
     try:
         parsed = latex2sympy(
-            exact, is_real=not should_treat_as_complex(exact), convert_degrees=False, normalization_config=None
+            exact,
+            is_real=not should_treat_as_complex(exact),
+            convert_degrees=False,
+            normalization_config=None,
+            conversion_config=CASE_COUNTS,
         )
     except (MemoryError, RecursionError):
         raise

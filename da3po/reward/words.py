@@ -9,6 +9,28 @@ from da3po.reward.quantities import parse_quantity
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _LONGEST_PRODUCT = 3
 _LONGEST_SYMBOL = 12  # longer runs of letters are no product that has a number's value
+# Words as short as a product of symbols, in which a capital letter changes nothing.
+_SHORT_WORDS = frozenset(
+    (
+        "yes",
+        "no",
+        "odd",
+        "all",
+        "any",
+        "red",
+        "tie",
+        "win",
+        "mon",
+        "tue",
+        "wed",
+        "thu",
+        "fri",
+        "sat",
+        "sun",
+        "tom",
+        "bob",
+    )
+)
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 
 
@@ -22,7 +44,8 @@ def same_words(gold: str, answer: str) -> bool | None:
     if not (is_words(left) and is_words(right)):
         return None
     if max(len(left), len(right)) <= _LONGEST_PRODUCT and left != right and not _TEXT.search(gold + answer):
-        return None  # ab and ba may be products of symbols
+        # ab and ba may be products of symbols
+        return True if left.casefold() == right.casefold() and left.casefold() in _SHORT_WORDS else None
     if max(len(left), len(right)) > 1:
         left, right = (re.sub(r"[\s\-',]+|\b(?:the|an?)\s", "", text.casefold()) for text in (left, right))
     return left == right
