@@ -12,9 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from da3po.cluster.everywhere import on_every_node
+from da3po.cluster.errors import ClusterError
 from da3po.cluster.network import NetworkError, choose_ports, interfaces
-from da3po.cluster.session import ClusterError, Session
 from da3po.command import run_command, split_flags, wants_help
 from da3po.config.load import help_text, load
 from da3po.config.schema import ClusterConfig, Config, ConfigError
@@ -26,7 +25,6 @@ from da3po.health.finding import Finding, Need
 from da3po.health.node import check_node
 from da3po.models.locate import is_hub_name, locate_model
 from da3po.reward.graders import GraderError, check_grader
-from da3po.reward.pool import GraderPool
 from da3po.types import Outcome
 
 USAGE = "da3po doctor [--json] [--cluster] [GROUP=CHOICE ...] [KEY=VALUE ...]"
@@ -48,7 +46,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _examine(overrides: Sequence[str], flags: set[str]) -> int:
     config = load(overrides)
-    nodes = _every_node(config) if "--cluster" in flags else {socket.gethostname(): _this_node(config)}
+    nodes = (
+        _every_node(config)
+        if "--cluster" in flags
+        else {socket.gethostname(): check_this_node(need_of(config), config.cluster.num_nodes)}
+    )
     nodes["the run"] = list(check_run(config))
     if "--json" in flags:
         tree = {name: [asdict(one) for one in findings] for name, findings in nodes.items()}
@@ -75,8 +77,9 @@ def need_of(config: Config) -> Need:
     )
 
 
-def _this_node(config: Config) -> list[Finding]:
-    return [*check_node(need_of(config), config.cluster.num_nodes), *_network()]
+def check_this_node(need: Need, num_nodes: int) -> list[Finding]:
+    """Whichever node it is called on."""
+    return [*check_node(need, num_nodes), *_network()]
 
 
 def _network() -> Iterator[Finding]:
@@ -97,13 +100,13 @@ def _network() -> Iterator[Finding]:
 
 def _every_node(config: Config) -> dict[str, list[Finding]]:
     """Through Ray: the cluster at RAY_ADDRESS, whatever cluster.kind says."""
+    from da3po.cluster.everywhere import on_every_node  # Ray may be what is missing here
+    from da3po.cluster.session import Session
+
     with Session(ClusterConfig(kind="existing")):
         answers = asyncio.run(
             on_every_node(
-                "da3po.health.node:report_node",
-                asdict(need_of(config)),
-                config.cluster.num_nodes,
-                timeout=NODE_SECONDS,
+                "da3po.doctor:check_this_node", need_of(config), config.cluster.num_nodes, timeout=NODE_SECONDS
             )
         )
     nodes = {name: _findings(answer) for name, answer in answers.items()}
@@ -115,7 +118,7 @@ def _findings(answer: Any) -> list[Finding]:
     if isinstance(answer, BaseException):
         said = str(answer).strip().splitlines()[-1] if str(answer).strip() else type(answer).__name__
         return [Finding(topic="host", name="answer", value="none", status="problem", meaning=said)]
-    return [Finding(**one) for one in answer["findings"]]
+    return list(answer)
 
 
 def _compare(nodes: dict[str, list[Finding]], wanted: int) -> Iterator[Finding]:
@@ -197,6 +200,8 @@ def _grader(config: Config, problems: Sequence[Problem]) -> Finding:
 
 
 async def _grade(config: Config, problems: Sequence[Problem]) -> tuple[list[Outcome], list[Outcome]]:
+    from da3po.reward.pool import GraderPool  # its library may be what is missing here
+
     pool = GraderPool(config.reward)
     try:
         answers = await asyncio.gather(

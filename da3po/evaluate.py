@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from da3po.checkpoint.run_directory import RunDirectory
-from da3po.cluster.session import ClusterError, Session
+from da3po.cluster.errors import ClusterError
+from da3po.cluster.session import Session
 from da3po.cluster.workers import start_within
 from da3po.command import USAGE_ERROR, run_command, run_main_task, wants_help
 from da3po.config.load import help_text, load

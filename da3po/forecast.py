@@ -10,8 +10,8 @@ from rich.table import Table
 
 from da3po.command import run_command, split_flags, wants_help
 from da3po.config.load import dump, help_text, load
-from da3po.config.rules import PLANNING, longest_sequence, problems
-from da3po.config.schema import FP8_CAPABILITY, Config
+from da3po.config.rules import PLANNING, cluster_size, longest_sequence, problems
+from da3po.config.schema import FP8_CAPABILITY, Config, ConfigError
 from da3po.models.hf_config import ModelSpec
 from da3po.models.published import find_model_spec
 from da3po.plan.hardware import GB, GIB
@@ -77,7 +77,11 @@ def _machine_problems(spec: ModelSpec, config: Config, longest: int) -> Iterator
 
 
 def _search(spec: ModelSpec, config: Config, *, as_json: bool) -> int:
-    found = search(spec, config, longest_sequence(config, training=True))
+    longest = longest_sequence(config, training=True)
+    sized_by_search = [rule for rule in PLANNING if rule is not cluster_size]
+    if broken := [*problems(config, sized_by_search), *_machine_problems(spec, config, longest)]:
+        raise ConfigError("\n".join(broken))
+    found = search(spec, config, longest)
     if as_json:
         print(json.dumps([{"overrides": one.overrides, "plan": one.plan.to_json()} for one in found], indent=2))
     elif found:
@@ -101,7 +105,13 @@ def show(plan: Plan, config: Config, console: Console | None = None) -> None:
     if plan.time is not None:
         console.print(_times(plan))
     else:
-        console.print("no step time: a CPU has no data sheet; measure with tools/bench/plan.py and give plan.rates")
+        console.print(f"no step time: {_why_no_time(plan)}")
+
+
+def _why_no_time(plan: Plan) -> str:
+    if plan.rates is None:
+        return "a CPU has no data sheet; measure with tools/bench/plan.py and give plan.rates"
+    return "the engines hold no whole sequence"
 
 
 def _table(title: str, *columns: str) -> Table:

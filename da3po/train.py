@@ -20,7 +20,8 @@ from da3po.checkpoint.boundary import CutShortEvaluator, CutShortRollouts
 from da3po.checkpoint.directory import CheckpointDirectory
 from da3po.checkpoint.run_directory import RunDirectory
 from da3po.checkpoint.saver import SaveError, Saver
-from da3po.cluster.session import ClusterError, Session
+from da3po.cluster.errors import ClusterError
+from da3po.cluster.session import Session
 from da3po.cluster.watchdog import Watchdog, watched
 from da3po.cluster.workers import start_within
 from da3po.command import STARVED, Interrupted, Interruption, run_command, run_main_task, wants_help

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What a cluster's site has to say, in one place: sourced by every batch script before anything starts. Variables that
+# What a cluster's site has to say, in one place: sourced by every batch script before anything starts, and
+# passed on to all nodes. Variables that
 # are set already, in the submitting shell for instance, win. docs/cluster.md explains each.
 
 # --- where the program is -------------------------------------------------------------------------------------------
@@ -15,7 +16,10 @@
 # --- the network -----------------------------------------------------------------------------------------------------
 # The interface through which nodes talk; by itself the one that the node's name stands for.
 # DA3PO_INTERFACE=bond0
-# Ports are derived from the job's number; this sets the first of them. DA3PO_PORT_BASE=21000
+# Ports are derived from the job's number; this sets the first of them.
+# DA3PO_PORT_BASE=21000
+# Where Ray keeps its files on each node.
+# DA3PO_TMP=/tmp
 
 # --- NCCL ------------------------------------------------------------------------------------------------------------
 # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME are set to the interface of Ray's address on each node unless set here.
@@ -25,10 +29,8 @@
 : "${TORCH_NCCL_ASYNC_ERROR_HANDLING:=1}"
 # Megatron-Core overlaps tensor-parallel communication with computation only if kernels start in the order of launch.
 : "${CUDA_DEVICE_MAX_CONNECTIONS:=1}"
-export NCCL_DEBUG TORCH_NCCL_ASYNC_ERROR_HANDLING CUDA_DEVICE_MAX_CONNECTIONS
 
 # --- limits ----------------------------------------------------------------------------------------------------------
 # Seconds within which every node's Ray must be up, and times that a job puts itself back into the queue (0: never).
 : "${DA3PO_START_TIMEOUT:=180}"
 : "${DA3PO_MAX_REQUEUES:=100}"
-export DA3PO_START_TIMEOUT

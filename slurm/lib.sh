@@ -69,8 +69,11 @@ requeue() {
     scontrol requeue "$SLURM_JOB_ID" || printf 'da3po: not requeued; submit the same command again\n' >&2
 }
 
+# What it sets reaches the nodes too.
+set -a
 # shellcheck source-path=SCRIPTDIR source=environment.sh
 . "$DA3PO_HOME/slurm/environment.sh"
+set +a
 PYTHON=$DA3PO_PYTHON
 if [ -z "$PYTHON" ]; then
     if [ -n "$CONTAINER_IMAGE" ]; then PYTHON=python; else PYTHON=$DA3PO_HOME/.venv/bin/python; fi

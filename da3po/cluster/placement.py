@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from da3po.cluster.bundles import Demand, DoesNotFit, make_bundles, natural
-from da3po.cluster.session import ClusterError
+from da3po.cluster.errors import ClusterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

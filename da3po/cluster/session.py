@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from da3po.cluster.errors import ClusterError
 from da3po.cluster.network import LOOPBACK
 from da3po.cluster.ray_node import RAY_ENVIRONMENT
 from da3po.config.schema import ClusterConfig
@@ -21,10 +22,6 @@ logger = logging.getLogger(__name__)
 
 # Micro-batches and completions are small; Ray's own default would reserve a third of the machine.
 LOCAL_OBJECT_STORE_BYTES = 1 << 30
-
-
-class ClusterError(RuntimeError):
-    """The cluster cannot give what the run needs; the message says what was asked and what is there."""
 
 
 class Session:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from da3po.cluster.errors import ClusterError
 from da3po.cluster.everywhere import on_every_node
-from da3po.cluster.session import ClusterError
 
 # A network file system may show a new file to other nodes late.
 PATIENCE_SECONDS = 30.0

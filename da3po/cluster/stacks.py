@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,8 @@ async def _of_node(node_id: str, places: Sequence[Place]) -> dict[Place, Stacks]
 
 @ray.remote(num_cpus=0, max_retries=0)
 def _read(pids: Sequence[int]) -> list[Stacks]:
-    return [read_process(pid) for pid in pids]
+    with ThreadPoolExecutor(len(pids)) as pool:
+        return list(pool.map(read_process, pids))
 
 
 def read_process(pid: int) -> Stacks:

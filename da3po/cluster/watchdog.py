@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from da3po.cluster.session import ClusterError
+from da3po.cluster.errors import ClusterError
 from da3po.cluster.stacks import Stacks, read_stacks
 from da3po.cluster.workers import Worker
 from da3po.config.schema import WatchdogConfig
@@ -81,11 +81,12 @@ class Watchdog:
         stacks = {worker: found[worker.place] for worker in workers if worker.place is not None}
         self._num_reports += 1
         file = self._logs / f"stacks-{self._num_reports}-{name}.txt"
-        file.write_text("\n".join(_section(worker, its) for worker, its in stacks.items()), encoding="utf-8")
-        return (
-            f"{name} has taken {seconds:g} s (watchdog.{name}={self._limits[name]:g}); "
-            f"late: {late(stacks)}; all stacks are in {file}"
-        )
+        where = f"all stacks are in {file}"
+        try:
+            file.write_text("\n".join(_section(worker, its) for worker, its in stacks.items()), encoding="utf-8")
+        except OSError as error:  # a save hangs where nothing can be written
+            where = f"the stacks could not be written: {error}"
+        return f"{name} has taken {seconds:g} s (watchdog.{name}={self._limits[name]:g}); late: {late(stacks)}; {where}"
 
 
 def late(stacks: Mapping[Worker, Stacks]) -> str:

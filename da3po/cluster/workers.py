@@ -20,9 +20,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from da3po.cluster.errors import ClusterError
 from da3po.cluster.network import LOOPBACK, free_port, interface_of
 from da3po.cluster.placement import Slot
-from da3po.cluster.session import ClusterError
 from da3po.cluster.stacks import Place
 
 LOG_TAIL_LINES = 15

@@ -98,7 +98,7 @@ def _warmup(config: Config) -> Iterator[str]:
         )
 
 
-def _cluster_size(config: Config) -> Iterator[str]:
+def cluster_size(config: Config) -> Iterator[str]:
     have, ranks = config.cluster.num_gpus, config.parallel.num_ranks
     taken = ranks + config.engine.num_engines * config.engine.tp
     if have is None or taken == have or config.learner.device == "cpu":
@@ -173,7 +173,7 @@ PLANNING: tuple[Rule, ...] = (
     _warmup,
     _best,
     _training_length,
-    _cluster_size,
+    cluster_size,
 )
 TRAINING: tuple[Rule, ...] = (*PLANNING, _train_file, _eval_file, _difficulty_record)
 

@@ -9,9 +9,6 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from da3po.health.finding import Finding
 
 LOOPBACK = "127.0.0.1"
@@ -23,6 +20,11 @@ SLOW = {"gloo": 0.2, "nccl": 20.0}
 
 def check_bandwidth(megabytes: int = 64) -> Finding:
     """A broadcast from one process to another, the best of some."""
+    try:
+        import torch  # may be what is missing here
+    except (ImportError, OSError) as error:
+        name = "broadcast between two processes"
+        return Finding(topic="network", name=name, value="failed", status="problem", meaning=str(error))
     backend = "nccl" if torch.cuda.device_count() > 1 else "gloo"
     name = f"broadcast between two processes, {backend}"
     with socket.create_server((LOOPBACK, 0)) as probe:
@@ -67,6 +69,9 @@ def _take_part(rank: int, backend: str, port: int, megabytes: int, answers: mult
 
 def _measure(rank: int, backend: str, port: int, megabytes: int) -> float:
     """GB/s of the fastest round."""
+    import torch
+    import torch.distributed as dist
+
     torch.set_num_threads(1)
     dist.init_process_group(
         backend, init_method=f"tcp://{LOOPBACK}:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUT)

@@ -80,8 +80,10 @@ def _links(topology: str, num_gpus: int) -> Iterator[Finding]:
 
 
 def _torch(need: Need) -> Iterator[Finding]:
-    import torch
-
+    try:
+        import torch  # may be what is missing here; check_packages says so
+    except (ImportError, OSError):
+        return
     available = torch.cuda.is_available()
     yield Finding(
         topic="gpus",

@@ -47,6 +47,11 @@ class Recompute:
         return cls(layers=num_layers, group=min(number, max(1, num_layers)))
 
 
+def element_bytes(learner: LearnerConfig) -> int:
+    """Of one weight, activation or published value."""
+    return 4 if learner.precision == "fp32" else 2
+
+
 def layer_bytes(spec: ModelSpec, parallel: ParallelConfig, element: int) -> float:
     """Kept for one token of one layer on one rank. element: bytes of an activation.
 
@@ -68,7 +73,7 @@ def rank_activation_bytes(
     spec: ModelSpec, parallel: ParallelConfig, learner: LearnerConfig, tokens: int, *, pp: int
 ) -> float:
     """Most that pipeline rank `pp` keeps at once. tokens: of the largest micro-batch, before context parallelism."""
-    element = 4 if learner.precision == "fp32" else 2
+    element = element_bytes(learner)
     shares = rank_layers(spec.num_layers, parallel) or [spec.num_layers]
     num_layers = shares[pp]
     recompute = Recompute.of(learner.megatron.transformer, num_layers)

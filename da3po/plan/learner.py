@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from da3po.config.schema import Config, LearnerConfig, ParallelConfig, SyncConfig
 from da3po.models.families import Stage, owned_weights
 from da3po.models.hf_config import ModelSpec
 from da3po.models.layouts import padded_vocab_size
-from da3po.plan.activations import input_bytes, layer_bytes, rank_activation_bytes
+from da3po.plan.activations import element_bytes, input_bytes, layer_bytes, rank_activation_bytes
 from da3po.plan.hardware import GIB
 from da3po.plan.state import RankState, pipeline_stages, rank_state
 
@@ -74,8 +75,7 @@ def _of_rank(
     state = max(
         (rank_state(spec, parallel, learner, pp=pp, dp=index) for index in {0, size - 1}), key=lambda one: one.total
     )
-    on_cpu = learner.precision == "fp32"
-    element = 4 if on_cpu else 2
+    element = element_bytes(learner)
     stages = pipeline_stages(spec.num_layers, parallel, pp)
     of_tokens = tokens / parallel.cp
     return LearnerMemory(
@@ -102,7 +102,7 @@ def _head_bytes(spec: ModelSpec, parallel: ParallelConfig, of_tokens: float, ele
 
 def _sync_bytes(spec: ModelSpec, stages: list[Stage], sync: SyncConfig, element: int) -> int:
     """Two buckets, and the largest parameter gathered from its ranks and joined again."""
-    sizes = [sum(map(_elements, weight.hf.values())) for stage in stages for weight in owned_weights(spec, stage)]
+    sizes = [sum(map(math.prod, weight.hf.values())) for stage in stages for weight in owned_weights(spec, stage)]
     bucket = int(sync.bucket_mb * (1 << 20))
     return 2 * bucket + 2 * max(sizes) * element
 
@@ -110,7 +110,7 @@ def _sync_bytes(spec: ModelSpec, stages: list[Stage], sync: SyncConfig, element:
 def publication_bytes(spec: ModelSpec, parallel: ParallelConfig, learner: LearnerConfig) -> int:
     """What the learner sends to each engine's worker in one publication: every Hugging Face tensor once, at the
     learner's weight precision, each padded to a multiple of 16 bytes."""
-    element = 4 if learner.precision == "fp32" else 2
+    element = element_bytes(learner)
     shapes = [
         shape
         for pp in range(parallel.pp)
@@ -118,11 +118,4 @@ def publication_bytes(spec: ModelSpec, parallel: ParallelConfig, learner: Learne
         for weight in owned_weights(spec, stage)
         for shape in weight.hf.values()
     ]
-    return sum(-(-_elements(shape) * element // SYNC_ALIGNMENT) * SYNC_ALIGNMENT for shape in shapes)
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+    return sum(-(-math.prod(shape) * element // SYNC_ALIGNMENT) * SYNC_ALIGNMENT for shape in shapes)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-_GRID = 2000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseLengths:
@@ -26,11 +24,6 @@ class ResponseLengths:
         shape = [math.exp(self.spread * normal.inv_cdf((index + 0.5) / count)) for index in range(count)]
         scale = _scale(shape, self.mean, self.longest)
         return [min(self.longest, max(1, round(scale * value))) for value in shape]
-
-    @property
-    def share_cut(self) -> float:
-        lengths = self.quantiles(_GRID)
-        return sum(length >= self.longest for length in lengths) / len(lengths)
 
 
 def _scale(shape: Sequence[float], mean: float, longest: int) -> float:

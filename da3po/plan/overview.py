@@ -89,7 +89,11 @@ def make_plan(spec: ModelSpec, config: Config, longest: int, problems: tuple[str
     engine = engine_memory(spec, config.engine, gpu)
     work = step_work(spec, config)
     rates = _rates(spec, config, gpu)
-    found = [*unplaced, *_learner_problems(spec, config, learner, gpu), *_engine_problems(config, engine, longest)]
+    found = [
+        *unplaced,
+        *_learner_problems(spec, config, learner, gpu),
+        *_engine_problems(spec, config, engine, longest),
+    ]
     return Plan(
         problems=tuple(found),
         notes=tuple(_notes(config, work)),
@@ -106,7 +110,7 @@ def make_plan(spec: ModelSpec, config: Config, longest: int, problems: tuple[str
         ),
         work=work,
         rates=rates,
-        time=step_time(config, work, rates, engine) if rates and engine.kv_tokens > longest else None,
+        time=step_time(config, work, rates, engine) if rates and engine.kv_tokens >= longest else None,
     )
 
 
@@ -207,7 +211,8 @@ def _remedies(config: Config) -> Iterator[tuple[str, Config]]:
         yield f"learner.max_tokens_per_micro_batch={budget}", replace(config, learner=smaller)
     megatron = replace(learner.megatron, transformer={**transformer, **FULL_RECOMPUTE})
     frugal = replace(config, learner=replace(learner, megatron=megatron))
-    yield "recomputing all layers (learner.megatron.transformer.recompute_granularity=full)", frugal
+    recomputing = " ".join(f"learner.megatron.transformer.{name}={value}" for name, value in FULL_RECOMPUTE.items())
+    yield f"recomputing all layers ({recomputing})", frugal
     for base, also in ((config, ""), (frugal, " with all layers recomputed")):
         for words, layout in _larger_layouts(parallel, config.cluster.gpus_per_node or 1):
             yield words + also, replace(base, parallel=layout)
@@ -224,7 +229,7 @@ def _larger_layouts(parallel: ParallelConfig, node: int) -> Iterator[tuple[str, 
             yield f"parallel.pp={pp} with parallel.dp={dp}", replace(parallel, pp=pp, dp=dp)
 
 
-def _engine_problems(config: Config, memory: EngineMemory, longest: int) -> Iterator[str]:
+def _engine_problems(spec: ModelSpec, config: Config, memory: EngineMemory, longest: int) -> Iterator[str]:
     if memory.kv_tokens >= longest:
         return
     has = (
@@ -233,8 +238,20 @@ def _engine_problems(config: Config, memory: EngineMemory, longest: int) -> Iter
         else f"engine.kv_cache_gb={config.engine.kv_cache_gb} holds {memory.kv_tokens} tokens"
     )
     needed = -(-longest * memory.kv_token * 100 // GIB) / 100
-    remedy = f"engine.tp={config.engine.tp * 2}" if memory.budget is not None else f"engine.kv_cache_gb={needed}"
-    yield f"{has} on each of an engine's workers, and the longest sequence has {longest}; {remedy} would do"
+    remedy = _larger_engine(spec, config, longest) if memory.budget is not None else f"engine.kv_cache_gb={needed}"
+    would_do = f"; {remedy} would do" if remedy else ": engine.memory_fraction is too small, or the GPU"
+    yield f"{has} on each of an engine's workers, and the longest sequence has {longest}{would_do}"
+
+
+def _larger_engine(spec: ModelSpec, config: Config, longest: int) -> str | None:
+    """The smallest tensor-parallel size inside a node that has room for the longest sequence, as an override."""
+    tp, node = config.engine.tp * 2, config.cluster.gpus_per_node or 1
+    while tp <= node:
+        larger = engine_memory(spec, replace(config.engine, tp=tp), planned_gpu(config))
+        if larger.kv_tokens >= longest and not list(_engine_layout(spec, tp)):
+            return f"engine.tp={tp}"
+        tp *= 2
+    return None
 
 
 def _notes(config: Config, work: Work) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -146,8 +147,4 @@ def _update_seconds(spec: ModelSpec, config: Config, gpu: Gpu) -> float:
 
 
 def _num_parameters(spec: ModelSpec) -> int:
-    total = 0
-    for shape in hf_shapes(spec, whole_model(spec)).values():
-        rows, columns = (*shape, 1)[:2]
-        total += rows * columns
-    return total
+    return sum(map(math.prod, hf_shapes(spec, whole_model(spec)).values()))

@@ -34,7 +34,7 @@ def search(spec: ModelSpec, config: Config, longest: int, *, best: int = 5) -> l
     Raises ConfigError if the cluster has no GPUs to share out.
     """
     num_gpus = config.cluster.num_gpus
-    if num_gpus is None or num_gpus < 2:
+    if planned_gpu(config) is None or num_gpus is None or num_gpus < 2:
         raise ConfigError("--search shares out GPUs: give cluster.gpus_per_node, and two GPUs or more in all")
     found = []
     for for_learner in _shares(num_gpus, config.cluster.gpus_per_node or num_gpus):
@@ -71,7 +71,14 @@ def _best_engines(spec: ModelSpec, config: Config, num_gpus: int, longest: int) 
 
 
 def _has_room(spec: ModelSpec, config: Config, tp: int, longest: int) -> bool:
-    return engine_memory(spec, replace(config.engine, tp=tp), planned_gpu(config)).kv_tokens > longest
+    return engine_memory(spec, replace(config.engine, tp=tp), planned_gpu(config)).kv_tokens >= longest
+
+
+def _reset(given: ParallelConfig, parallel: ParallelConfig) -> Iterator[str]:
+    """What the command that is added to may say of the layout and a proposal does not keep."""
+    for name in ("vpp", "first_stage_layers", "last_stage_layers"):
+        if getattr(given, name) != (value := getattr(parallel, name)):
+            yield f"parallel.{name}={'null' if value is None else value}"
 
 
 def _proposal(
@@ -83,5 +90,6 @@ def _proposal(
         f"parallel.sequence_parallel={str(parallel.sequence_parallel).lower()}",
         f"engine.tp={tp}",
         f"engine.num_engines={num_engines}",
+        *_reset(config.parallel, parallel),
     )
     return Proposal(overrides=overrides, plan=make_plan(spec, changed, longest))

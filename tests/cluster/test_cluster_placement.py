@@ -7,8 +7,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 from da3po.cluster.bundles import Demand
+from da3po.cluster.errors import ClusterError
 from da3po.cluster.placement import Placement
-from da3po.cluster.session import ClusterError
 from da3po.cluster.shared_files import check_shared
 from da3po.cluster.workers import Worker, WorkerSpec
 

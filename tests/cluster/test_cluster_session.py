@@ -2,7 +2,8 @@
 
 import pytest
 
-from da3po.cluster.session import ClusterError, Session
+from da3po.cluster.errors import ClusterError
+from da3po.cluster.session import Session
 from da3po.config.schema import ClusterConfig
 
 

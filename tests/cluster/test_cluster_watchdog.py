@@ -128,6 +128,12 @@ async def test_late_phases_end(tmp_path: Path) -> None:
         [step async for step in part.steps(until=3)]
 
 
+async def test_a_late_phase_ends_where_no_stacks_can_be_written(tmp_path: Path) -> None:
+    part = watch(Part(20), tmp_path / "is not there", save=0.05)
+    with pytest.raises(PhaseTimeoutError, match=r"save has taken .* the stacks could not be written: "):
+        await part.after(3)
+
+
 async def test_zero_watches_nothing_and_other_timeouts_stay_what_they_are(tmp_path: Path) -> None:
     part = watch(Part(0.1), tmp_path, save=0, generate=5)
     assert await part.after(1) == 1

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from da3po.cluster.session import ClusterError, Session
+from da3po.cluster.errors import ClusterError
+from da3po.cluster.session import Session
 from da3po.cluster.workers import RankGroup, Worker, WorkerError, WorkerSpec, start_within
 from da3po.config.schema import ClusterConfig
 

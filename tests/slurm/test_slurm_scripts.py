@@ -26,7 +26,7 @@ def submit(tmp_path):
         commands = tmp_path / "bin"
         commands.mkdir(exist_ok=True)
         for name, body in {
-            "srun": f'printf "%s\\n" "$@" >"$CALLS/srun"; exit {exit_code}',
+            "srun": f'printf "%s\\n" "$@" >"$CALLS/srun"; env >"$CALLS/environment"; exit {exit_code}',
             "scontrol": '[ "$1" = show ] && printf "node1\\nnode2\\n" || echo "$@" >>"$CALLS/scontrol"',
         }.items():
             (commands / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -60,6 +60,20 @@ def test_one_process_on_every_node_with_the_jobs_cores(submit, tmp_path):
     assert {"--nodes=2", "--ntasks=2", "--cpus-per-task=2", "--kill-on-bad-exit=1"} <= set(words)
     assert words[-4:] == ["train", "experiment=quickstart", "data.train=a file.jsonl", "cluster.kind=existing"]
     assert str(tmp_path / "runs" / "slurm" / "77" / "0") in words
+
+
+def test_what_a_site_sets_reaches_the_nodes(submit, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(ROOT / "slurm", home / "slurm")
+    site = home / "slurm" / "environment.sh"
+    lines = [line.removeprefix("# ") for line in site.read_text().splitlines()]
+    settings = [line for line in lines if line.startswith(("DA3PO_INTERFACE=", "DA3PO_PORT_BASE=", "NCCL_IB_HCA="))]
+    assert len(settings) == 3
+    site.write_text(site.read_text() + "\n".join(settings) + "\n")
+    code, _ = submit("train.sbatch", "experiment=quickstart", DA3PO_HOME=str(home))
+    assert code == 0
+    found = (tmp_path / "environment").read_text().splitlines()
+    assert {*settings, "NCCL_DEBUG=WARN", "DA3PO_START_TIMEOUT=180"} <= set(found)
 
 
 def test_a_container_has_the_directories_of_the_run(submit, tmp_path):

@@ -1,7 +1,7 @@
 """Every option of da3po, its default and the rules that it must meet on its own.
 
-One file a section; this is the only place where a default lives. A room takes its own section, never the whole tree.
-Nothing here imports anything heavy. Rules that need two sections are in `da3po.config.rules`.
+A file for each group of sections; this is the only place where a default lives. A room takes its own section, never the
+whole tree. Nothing here imports anything heavy. Rules that need two sections are in `da3po.config.rules`.
 
 A field whose name ends in an underscore (`lambda_`) is spelt without it in YAML and in overrides.
 """
