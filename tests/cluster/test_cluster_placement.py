@@ -1,5 +1,6 @@
 """Slots on a Ray of two nodes with GPUs that exist for Ray alone."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ def two_nodes():
     cluster.shutdown()
 
 
+@pytest.fixture(autouse=True)
+async def all_is_free(two_nodes):
+    """Ray takes a moment to see what the test before has released, and spreads over what it sees."""
+    async with asyncio.timeout(30):
+        while ray.available_resources().get("GPU", 0) < 8:
+            await asyncio.sleep(0.05)
+
+
 def gpus(num_ranks, num_engines, tp=1, engine_size=1):
     return Demand(device="cuda", num_ranks=num_ranks, group_size=tp, num_engines=num_engines, engine_size=engine_size)
 
@@ -45,8 +54,8 @@ async def test_ranks_in_the_order_of_nodes_and_engines_on_the_rest():
 
 async def test_engines_are_spread():
     placement = await Placement.reserve(gpus(0, 4), 30)
-    assert str(placement) == "engine 0-1 on node9; engine 2-3 on node10"
     placement.release()
+    assert str(placement) == "engine 0-1 on node9; engine 2-3 on node10"
 
 
 async def test_processes_get_their_gpus_and_no_others(tmp_path):
