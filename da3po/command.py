@@ -82,12 +82,18 @@ def run_main_task(coroutine: Coroutine[Any, Any, int], interruption: Interruptio
 
     A first SIGINT, SIGTERM or SIGUSR1 asks `interruption`, and cancels the task when its grace time is over: at once,
     if none is given. A second signal ends the process at once; Ray then takes its workers down by itself. Call it after
-    Ray is up: Ray sets a handler of its own.
+    Ray is up: Ray sets a handler of its own. When it returns, signals go where they went before.
 
     Raises:
         Interrupted: a signal came.
     """
-    return asyncio.run(_watch(coroutine, interruption or Interruption()))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        return asyncio.run(_watch(coroutine, interruption or Interruption()))
+    finally:  # asyncio leaves the system's own, which end the process without its `finally` blocks
+        for number, handler in before.items():
+            if handler is not None:  # one that Python did not set
+                signal.signal(number, handler)
 
 
 async def _watch(coroutine: Coroutine[Any, Any, int], interruption: Interruption) -> int:

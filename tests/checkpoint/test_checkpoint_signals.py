@@ -98,6 +98,23 @@ def test_a_signal_before_anything_runs_is_told_and_has_its_code() -> None:
         assert errors.decode() == f"da3po: stopped by {signal.Signals(number).name}\n"
 
 
+def test_a_signal_after_the_main_task_unwinds_what_is_left() -> None:
+    script = (
+        "import sys, time\nfrom da3po.command import run_command, run_main_task\n"
+        "async def work():\n    return 0\n"
+        "def body():\n    try:\n        run_main_task(work())\n"
+        "        print('here', flush=True)\n        time.sleep(60)\n"
+        "    finally:\n        print('unwound', flush=True)\n"
+        "sys.exit(run_command(body))"
+    )
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"here\n"
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=30)
+        assert (output, process.returncode) == (b"unwound\n", 128 + number)
+
+
 def sweep(folder: Path, first: int, stride: int, *overrides: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(TESTS / "crash_sweep.py"), str(folder), str(first), str(stride), *overrides]
     result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": _path()})
