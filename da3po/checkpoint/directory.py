@@ -106,7 +106,7 @@ class CheckpointDirectory:
             if path.name.startswith(_WRITING) and not final.exists() and find_damage(path, checksums=True) is None:
                 path.rename(final)
             else:
-                shutil.rmtree(path)
+                _delete(path)
         return [path.name for path in left]
 
     def latest(self) -> Checkpoint | None:
@@ -157,7 +157,10 @@ class CheckpointDirectory:
         complete = {checkpoint.step: checkpoint.path for checkpoint in self.complete()}
         best = self.best()
         for step in self._retention.retired(list(complete), best.step if best else None):
-            self._remove(complete[step])
+            try:
+                self._remove(complete[step])
+            except OSError as error:  # the new one is safe, and no reason to end a run
+                logger.warning("old checkpoint %s could not be removed: %s", complete[step], error)
 
     def _remove(self, path: Path) -> None:
         """Under another name first: a removal that is cut off leaves no step that looks half there."""
@@ -165,7 +168,15 @@ class CheckpointDirectory:
         if removing.exists():
             shutil.rmtree(removing)
         path.rename(removing)
-        shutil.rmtree(removing)
+        _delete(removing)
+
+
+def _delete(path: Path) -> None:
+    """What cannot be deleted is in nobody's way under its name; `clear` tries again at the next start."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        logger.warning("%s could not be deleted: %s", path, error)
 
 
 def _name(step: int) -> str:

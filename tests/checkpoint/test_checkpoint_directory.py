@@ -206,6 +206,33 @@ def test_what_was_cut_off_is_cleared_and_a_sealed_save_is_completed(tmp_path):
     assert directory.latest().state() == {"step": 3}
 
 
+def test_an_old_step_that_cannot_be_deleted_is_no_harm(tmp_path, monkeypatch, caplog):
+    def refuse(path):
+        raise OSError(16, "Device or resource busy")
+
+    directory = CheckpointDirectory(tmp_path, keep=1)
+    save(directory, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", refuse)
+        save(directory, 2)
+        assert directory.clear() == [".removing-step_000001"]
+    assert ".removing-step_000001 could not be deleted: [Errno 16] Device or resource busy" in caplog.text
+    assert [checkpoint.step for checkpoint in directory.complete()] == [2]
+    assert directory.clear() == [".removing-step_000001"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000002"]
+
+
+def test_an_old_step_that_cannot_be_renamed_stays(tmp_path, monkeypatch, caplog):
+    directory = CheckpointDirectory(tmp_path, keep=1)
+    save(directory, 1)
+    (tmp_path / ".removing-step_000001").mkdir()
+    (tmp_path / ".removing-step_000001" / "left").mkdir()
+    monkeypatch.setattr(shutil, "rmtree", lambda path: None)
+    save(directory, 2)
+    assert "old checkpoint" in caplog.text and "step_000001 could not be removed" in caplog.text
+    assert directory.latest().step == 2
+
+
 @pytest.mark.parametrize("name", ["run", "run/checkpoints", "run/checkpoints/step_000002"])
 def test_a_checkpoint_is_found_by_its_path_or_its_run(name, tmp_path):
     directory = CheckpointDirectory(tmp_path / "run" / "checkpoints", keep=9)
