@@ -188,7 +188,11 @@ class Saver:
         waited = await self.settle()
         if step == self._saved and rollouts is None:
             return
-        save = _Save(step=step, writing=self._directory.begin(step), began=time.perf_counter())
+        began = time.perf_counter()
+        try:
+            save = _Save(step=step, writing=self._directory.begin(step), began=began)
+        except OSError as error:
+            raise SaveError(self._not_saved(step, str(error))) from error
         state = {
             "step": step,
             "identity": self._contents.identity,
@@ -240,9 +244,12 @@ class Saver:
     def _failed(self, save: _Save, error: Exception) -> SaveError:
         reason = f"No space left on device: {error}" if _is_full(save.writing) else str(error)
         self._directory.discard(save.writing)
+        return SaveError(self._not_saved(save.step, reason))
+
+    def _not_saved(self, step: int, reason: str) -> str:
         latest = self._directory.latest()
         rest = f"the newest checkpoint is {latest.path}" if latest else "there is no checkpoint yet"
-        return SaveError(f"step {save.step} could not be saved: {reason}; {rest}")
+        return f"step {step} could not be saved: {reason}; {rest}"
 
     async def __aenter__(self) -> Saver:
         return self

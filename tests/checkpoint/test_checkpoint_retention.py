@@ -204,6 +204,20 @@ async def test_a_save_that_fails_ends_the_run_and_leaves_the_one_before(asynchro
     assert [path.name for path in tmp_path.iterdir()] == ["step_000002"]
 
 
+async def test_a_folder_that_cannot_be_made_is_a_save_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(step: int) -> Path:
+        raise OSError(28, "No space left on device")
+
+    saving = Saving(tmp_path)
+    await saving.train(1, 3)
+    monkeypatch.setattr(saving.directory, "begin", refuse)
+    with pytest.raises(SaveError, match=r"step 4 could not be saved: .*No space left.*newest checkpoint is .*000002"):
+        await saving.train(4, 4)
+    assert saving.steps() == [2]
+
+
 async def test_a_run_that_fails_completes_the_save_that_is_under_way(tmp_path: Path) -> None:
     saving = Saving(tmp_path, asynchronous=True)
     with pytest.raises(RuntimeError, match="engine"):
