@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 from da3po.engine.answers import check_answer
 from da3po.engine.member import Member, Signal
-from da3po.engine.protocol import EngineError, RequestError
+from da3po.engine.protocol import EngineError, RequestError, WorkAbandoned
 from da3po.types import GroupRequest, GroupResult
+
+logger = logging.getLogger(__name__)
 
 
 class Members(Protocol):
@@ -27,7 +30,7 @@ class Dispatch:
     """Gets each request answered exactly once.
 
     A request is in one place at any time: waiting, at one engine, or answered. What an engine still owes when it is
-    lost goes back to waiting, and what it says afterwards is not heard.
+    lost, or when it gives its work up, goes back to waiting; what a lost one says afterwards is not heard.
     """
 
     def __init__(self, requests: Sequence[GroupRequest], members: Members) -> None:
@@ -55,18 +58,23 @@ class Dispatch:
     def _hand_out(self, members: Sequence[Member]) -> set[asyncio.Task[list[GroupRequest]]]:
         shares = assign(self._waiting, members)
         self._waiting = []
-        return {asyncio.create_task(self._ask(member, share)) for member, share in shares}
+        return {asyncio.create_task(self._ask(member, share, member.newest)) for member, share in shares}
 
-    async def _ask(self, member: Member, share: Sequence[GroupRequest]) -> list[GroupRequest]:
-        """Pass on what one engine answers; return what it still owes when it is lost."""
+    async def _ask(self, member: Member, share: Sequence[GroupRequest], oldest: int) -> list[GroupRequest]:
+        """Pass on what one engine answers; return what it still owes when it is lost or gives up.
+
+        oldest: weights that may draw the answers, those that it had when it was chosen.
+        """
         owed = {request.key: request for request in share}
         member.num_in_flight += sum(len(request.seeds) for request in share)
         self._members.follow(member)
         try:
-            await member.call(self._read(member, share, owed))
+            await member.call(self._read(member, share, oldest, owed))
         except RequestError:
             raise
-        except Exception as error:  # noqa: BLE001 - any error of an engine but that one is its end
+        except WorkAbandoned as error:
+            logger.warning("engine %d: %s", member.index, error)
+        except Exception as error:  # noqa: BLE001 - any error of an engine but those is its end
             if not member.lost:
                 self._members.lose(member, f"engine {member.index}: {error}")
         finally:
@@ -74,8 +82,9 @@ class Dispatch:
             self._members.changed.ring()
         return list(owed.values())
 
-    async def _read(self, member: Member, share: Sequence[GroupRequest], owed: dict[int, GroupRequest]) -> None:
-        oldest = member.newest
+    async def _read(
+        self, member: Member, share: Sequence[GroupRequest], oldest: int, owed: dict[int, GroupRequest]
+    ) -> None:
         async for result in member.engine.generate(share):
             if member.lost:
                 return

@@ -46,8 +46,9 @@ class EnginePool:
 
     @property
     def num_aborted_tokens(self) -> int:
-        """Response tokens, so far, that the engines here now drew for groups that nobody waited for to the end."""
-        return sum(member.engine.num_aborted_tokens for member in self._roster.members.values())
+        """Response tokens, so far, that engines drew for groups that nobody waited for to the end."""
+        here = sum(member.engine.num_aborted_tokens for member in self._roster.members.values())
+        return here + self._roster.num_aborted_tokens_lost
 
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
         """Sample every group and yield each as it completes, once. Leaving early aborts the rest.
@@ -94,11 +95,6 @@ class EnginePool:
     def starving(self) -> bool:
         """Too few engines hold the present weights to generate."""
         return self._roster.starving
-
-    @property
-    def has_newcomers(self) -> bool:
-        """Some engines hold no whole weights yet."""
-        return bool(self._roster.newcomers())
 
     def health(self) -> dict[str, float]:
         """Engines here now, and engines lost so far, as metrics."""

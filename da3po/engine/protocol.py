@@ -9,7 +9,8 @@ from da3po.types import GroupRequest, GroupResult, WeightManifest
 
 
 class Engine(Protocol):
-    """One inference engine, local or remote. Any method may raise EngineError; the engine is then not to be used.
+    """One inference engine, local or remote. Any method may raise EngineError; the engine is then not to be used,
+    but after the two kinds that say that it is well.
 
     num_aborted_tokens: response tokens, so far, of groups that were never delivered because `generate` was left early.
     """
@@ -52,6 +53,10 @@ class EngineError(RuntimeError):
 
 class EngineLost(EngineError):
     """An engine is gone, hangs or answers nonsense: it will never serve again."""
+
+
+class WorkAbandoned(EngineError):
+    """Work was given up, or not begun, for want of whole weights; the engine itself is well, and may be asked again."""
 
 
 class RequestError(EngineError):

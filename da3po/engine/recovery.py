@@ -28,7 +28,6 @@ class Recovery:
         self._window = config.restart_window
         self._start_seconds = start_seconds
         self._attempts: deque[float] = deque()
-        self.num_restarts = 0
 
     async def replacement(self, index: int, reason: str) -> Engine:
         """A new engine for a place; one that does not start is tried again. Raises EngineError past the limit."""
@@ -52,4 +51,3 @@ class Recovery:
                 "(engine.max_restarts, engine.restart_window)"
             )
         self._attempts.append(now)
-        self.num_restarts += 1

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
-from da3po.engine.protocol import RequestError
+from da3po.engine.protocol import RequestError, WorkAbandoned
 from da3po.types import GroupRequest, GroupResult, WeightManifest
 
 
@@ -16,8 +16,6 @@ class WorkerHandle(Protocol):
 
     Its errors have the exception that was raised there, if one was, as `cause`.
     """
-
-    name: str
 
     async def call(self, method: str, *args: Any) -> Any: ...
     def stream(self, method: str, *args: Any) -> AsyncIterator[Any]: ...
@@ -30,7 +28,6 @@ class RemoteEngine:
     def __init__(self, worker: WorkerHandle) -> None:
         self._worker = worker
         self._calls = itertools.count()
-        self.name = worker.name
         self.num_aborted_tokens = 0
 
     async def start(self) -> None:
@@ -47,7 +44,7 @@ class RemoteEngine:
             self.num_aborted_tokens += await self._worker.call("abort", call)
             raise
         except Exception as error:
-            if isinstance(cause := getattr(error, "cause", None), RequestError):
+            if isinstance(cause := getattr(error, "cause", None), RequestError | WorkAbandoned):
                 raise cause from error
             raise
 

@@ -23,6 +23,7 @@ class Roster:
     version: of the weights that engines generate with now.
     num_publications: that are in progress; no request goes out meanwhile.
     num_lost: engines, so far.
+    num_aborted_tokens_lost: that the engines which are lost had drawn in vain, so that the sum never falls.
     """
 
     def __init__(self, engines: Sequence[Engine], config: EngineConfig, recovery: Recovery | None) -> None:
@@ -30,6 +31,7 @@ class Roster:
         self.version = FIRST_VERSION
         self.num_publications = 0
         self.num_lost = 0
+        self.num_aborted_tokens_lost = 0
         self.changed = Signal()
         self._min_engines = config.min_engines
         self._watch = Watch(config.probe_seconds, config.stall_seconds, self.lose)
@@ -80,6 +82,7 @@ class Roster:
             return
         logger.warning("%s", reason)
         self.num_lost += 1
+        self.num_aborted_tokens_lost += member.engine.num_aborted_tokens
         del self.members[member.index]
         member.lose(reason)
         if self._recovery is not None:

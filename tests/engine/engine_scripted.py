@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from da3po.engine.protocol import WorkAbandoned
 from da3po.types import Completion, GroupRequest, GroupResult, SamplingParams, WeightManifest
 
 SAMPLING = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1, max_tokens=8)
@@ -42,6 +43,7 @@ class ScriptedEngine:
         self.stop_after: int | None = None
         self.garble: Garble | None = None
         self.hung = asyncio.Event()  # set: neither steps nor answers
+        self.whole = True  # its weights
         self.stuck = False  # answers, and does not step
         self.num_tokens = 0
         self.num_aborted_tokens = 0
@@ -49,6 +51,7 @@ class ScriptedEngine:
         self.closed = False
         self.left_early = False
         self.dies_receiving = False
+        self.breaks_off = False  # its next publication fails; it gives up its work in hand, and is well
 
     async def generate(self, requests: Sequence[GroupRequest]) -> AsyncIterator[GroupResult]:
         self.keys += [request.key for request in requests]
@@ -58,6 +61,7 @@ class ScriptedEngine:
                 raise self.refusal
             for asked in requests[: self.stop_after]:
                 await self._work()
+                self._check_whole()
                 result = answer(asked, self.version)
                 self.num_tokens += 2 * len(asked.seeds)
                 yield self.garble(result) if self.garble else result
@@ -82,6 +86,10 @@ class ScriptedEngine:
         if self.dies_receiving:
             self.error = OSError("killed -9")
         self._check_alive()
+        self.whole = not self.breaks_off
+        self.breaks_off = False
+        if not self.whole:
+            raise RuntimeError("the other side is gone")
         self.version = version
         return WeightManifest(version=version, buckets=())
 
@@ -99,6 +107,10 @@ class ScriptedEngine:
     def kill(self) -> None:
         self.killed.set()
         self.error = self.error or RuntimeError("killed")
+
+    def _check_whole(self) -> None:
+        if not self.whole:
+            raise WorkAbandoned("a publication failed half-way")
 
     def _check_alive(self) -> None:
         if self.error:

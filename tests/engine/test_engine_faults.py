@@ -72,10 +72,12 @@ def packed(step: int) -> PackedStep:
 async def test_what_a_dead_engine_owes_goes_to_the_others_once() -> None:
     engines = [ScriptedEngine(), ScriptedEngine(), ScriptedEngine()]
     engines[1].stop_after = 2
+    engines[0].num_aborted_tokens, engines[1].num_aborted_tokens = 5, 7
     pool = make_pool(engines, config=replace(FAST, num_engines=3))
     check_whole(await collect(pool))
     assert engines[1].killed.is_set()
     assert pool.health() == {"engine/num_engines": 2.0, "engine/num_lost": 1.0}
+    assert pool.num_aborted_tokens == 12  # those of the dead one are not forgotten
     moved = {1, 4, 7, 10} - {1, 4}
     assert moved <= set(engines[0].keys + engines[2].keys)
 
@@ -228,6 +230,23 @@ async def test_a_publication_in_which_an_engine_dies_is_done_again_with_the_rest
     assert learner.channels == [2, 1]
     check_whole(await collect(pool), version=1)
     assert engines[0].keys == list(range(12))
+
+
+async def test_an_engine_that_dies_in_an_exchange_takes_no_other_with_it() -> None:
+    """The others' publication fails too: they give up what they have in flight, and are asked again for it."""
+    engines = [ScriptedEngine(seconds=0.02), ScriptedEngine(seconds=0.02)]
+    pool = EnginePool(engines, FAST, in_flight_updates=True)
+    generating = asyncio.create_task(collect(pool))
+    await asyncio.sleep(0.03)
+    learner = Learner()
+    learner.errors = [SyncError("the other side is gone")]
+    engines[0].breaks_off = engines[1].dies_receiving = True
+    await WeightPublisher(learner, pool).publish(1)
+    results = await generating
+    assert sorted(result.key for result in results) == list(range(12))
+    assert {c.weight_version for result in results for c in result.completions} == {0, 1}
+    assert pool.health() == {"engine/num_engines": 1.0, "engine/num_lost": 1.0}
+    assert len(engines[0].keys) > len(set(engines[0].keys))
 
 
 async def test_what_the_learner_raises_is_not_tried_again() -> None:

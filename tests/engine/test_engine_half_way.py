@@ -37,10 +37,15 @@ async def test_killed_at_ten_places_and_never_a_sample_from_mixed_weights() -> N
         assert stats.values["engine/num_lost"] == 1 + place
         await check(pool, version)
         async with asyncio.timeout(120):
-            while pool.health()["engine/num_engines"] < 2 or pool.has_newcomers:
+            while pool.health()["engine/num_engines"] < 2 or await has_newcomers(pool):
                 await asyncio.sleep(0.02)
         await check(pool, version)  # the replacement among them
     await pool.close()
+
+
+async def has_newcomers(pool: EnginePool) -> bool:
+    async with pool.newcomers() as audience:
+        return bool(audience.engines)
 
 
 async def check(pool: EnginePool, version: int) -> None:

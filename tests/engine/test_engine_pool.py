@@ -10,8 +10,11 @@ import pytest
 from engine_scripted import ScriptedEngine, answer, request
 
 from da3po.config.schema import EngineConfig
+from da3po.engine.dispatch import Dispatch
+from da3po.engine.member import Member
 from da3po.engine.pool import EnginePool
 from da3po.engine.protocol import EngineError, RequestError
+from da3po.engine.roster import Roster
 from da3po.types import GroupRequest, GroupResult
 
 
@@ -115,6 +118,16 @@ async def test_with_in_flight_updates_it_does_not_wait() -> None:
         await receiving
         engines.confirm(1)
     assert {c.weight_version for result in await generating for c in result.completions} <= {0, 1}
+
+
+async def test_weights_that_come_right_after_a_request_went_out_do_not_make_its_answer_wrong() -> None:
+    class JustBefore(Roster):
+        def follow(self, member: Member) -> None:
+            member.newest = 1
+
+    dispatch = Dispatch([request(0)], JustBefore([ScriptedEngine(version=0)], EngineConfig(), None))
+    await dispatch.run()
+    assert dispatch.arrived.get_nowait() == answer(request(0), 0)
 
 
 async def test_close_reaches_every_engine_although_one_fails() -> None:

@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import pytest
+
+from da3po.engine.protocol import RequestError, WorkAbandoned
 from da3po.engine.remote import RemoteEngine
 from da3po.types import GroupRequest, GroupResult, SamplingParams
 
@@ -17,12 +20,11 @@ REQUESTS = [GroupRequest(key=key, prompt_ids=(1,), seeds=(key,), sampling=SAMPLI
 class FakeWorker:
     """Gives one group and then nothing more, until the call is aborted."""
 
-    name = "engine-0"
-
     def __init__(self) -> None:
         self.aborted: list[int] = []
         self.started: list[int] = []
         self.whole = False
+        self.error: Exception | None = None
 
     async def call(self, method: str, *args: Any) -> Any:
         assert method == "abort"
@@ -32,6 +34,8 @@ class FakeWorker:
     async def stream(self, method: str, *args: Any) -> AsyncIterator[Any]:
         requests, call = args
         self.started.append(call)
+        if self.error:
+            raise self.error
         for request in requests:
             yield GroupResult(key=request.key, completions=())
             if not self.whole:
@@ -75,3 +79,18 @@ async def test_a_call_that_came_to_its_end_is_not_aborted() -> None:
     assert [result.key async for result in engine.generate(REQUESTS)] == [0, 1, 2]
     assert worker.aborted == []
     assert engine.num_aborted_tokens == 0
+
+
+class ErrorOfWorker(RuntimeError):
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("engine-0: generate failed")
+        self.cause = cause
+
+
+@pytest.mark.parametrize("cause", [RequestError("too long"), WorkAbandoned("not whole")])
+async def test_errors_of_an_engine_that_is_well_come_through_as_they_are(cause: Exception) -> None:
+    worker = FakeWorker()
+    worker.error = ErrorOfWorker(cause)
+    with pytest.raises(type(cause)) as raised:
+        [result async for result in RemoteEngine(worker).generate(REQUESTS)]
+    assert raised.value is cause

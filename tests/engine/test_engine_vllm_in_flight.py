@@ -12,6 +12,8 @@ import torch
 from engine_host import EngineHost, make_spec
 from test_engine_vllm import PROMPTS, SAMPLING, Reference, Source, changed, load_weights, requests
 
+from da3po.engine.protocol import EngineError, WorkAbandoned
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 LONG = replace(SAMPLING, max_tokens=90, ignore_eos=True)
@@ -57,6 +59,30 @@ def test_each_token_has_the_version_and_the_log_prob_of_the_weights_that_drew_it
             by_version[version].append(difference.abs()[part])
     assert torch.cat(by_version[0]).mean() < 1e-4
     assert torch.cat(by_version[4]).mean() < 1e-4
+
+
+def test_a_publication_that_fails_half_way_abandons_what_is_in_flight_and_leaves_the_engine_well(
+    swapping: EngineHost, model_path: Path
+) -> None:
+    weights = list(changed(load_weights(model_path), 5).items())
+
+    def half():
+        yield from weights[: len(weights) // 2]
+        raise RuntimeError("rank 1 ran out of memory")
+
+    generating = swapping.submit("generate", requests(LONG, num_samples=NUM_SAMPLES))
+    time.sleep(0.2)
+    broken = Source(swapping)
+    with pytest.raises(EngineError, match="rank 1 ran out of memory"):
+        broken.publish(5, half(), 1)
+    with pytest.raises(WorkAbandoned, match="could not take weights 5"):
+        generating.result(60)
+    with pytest.raises(WorkAbandoned, match="not whole"):
+        swapping.generate(*requests())
+    whole = Source(swapping)
+    whole.publish(5, weights)
+    whole.close()
+    assert {c.weight_version for group in swapping.generate(*requests()).values() for c in group} == {5}
 
 
 def test_a_call_that_is_aborted_by_its_number_says_what_it_cost(swapping: EngineHost) -> None:

@@ -16,7 +16,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as VllmFinishReason
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from da3po.engine.protocol import EngineError, RequestError
+from da3po.engine.protocol import EngineError, RequestError, WorkAbandoned
 from da3po.engine.spec import EngineSpec
 from da3po.engine.vllm.arguments import engine_arguments, sampling_parameters, stop_token_ids
 from da3po.engine.vllm.batch import Batch, GroupInFlight, Pulse, Sample
@@ -55,7 +55,10 @@ class RunningEngine:
         return bool(self._samples)
 
     def add(self, batch: Batch) -> None:
-        """Let all samples of `batch` in. Raises EngineError if one cannot be served, and then none of them enters."""
+        """Let all samples of `batch` in.
+
+        Raises RequestError if one cannot be served, and WorkAbandoned without whole weights; then none of them enters.
+        """
         version = self._usable_version()
         prepared = [
             (sample, self._prepare(group, seed))
@@ -100,7 +103,8 @@ class RunningEngine:
         self._has_channel = True
 
     def receive(self, version: int) -> WeightManifest:
-        """Load one publication; after any error the engine is unfit.
+        """Load one publication; after any error no weights are whole, what was in flight is abandoned, and the engine
+        generates nothing before another one.
 
         Raises EngineError while samples are in flight, unless the spec lets them go on: then what their tokens have
         left in the cache is computed again under the new weights, which so give the log-probs of all later tokens.
@@ -115,7 +119,7 @@ class RunningEngine:
         try:
             manifest = self._load(version)
         except BaseException as error:
-            self._abandon(EngineError(f"{self._name} could not take weights {version}: {error}"))
+            self._abandon(WorkAbandoned(f"{self._name} could not take weights {version}: {error}"))
             raise
         self._version = version
         for batch in self._batches:
@@ -141,7 +145,7 @@ class RunningEngine:
             raise EngineError(f"{self._name} did not drop its cached prefixes after version {version}")
         return manifests[0]
 
-    def _abandon(self, error: EngineError) -> None:
+    def _abandon(self, error: WorkAbandoned) -> None:
         """Give up what is in flight: not one more token may come from weights that are not whole."""
         if running := list(self._samples):
             self.fail(error)
@@ -175,7 +179,7 @@ class RunningEngine:
 
     def _usable_version(self) -> int:
         if self._version is None:
-            raise EngineError(f"{self._name} holds weights that are not whole: a publication failed half-way")
+            raise WorkAbandoned(f"{self._name} holds weights that are not whole: a publication failed half-way")
         return self._version
 
     def _control(self, method: str, **arguments: Any) -> None:
