@@ -15,6 +15,12 @@ _ALTERNATIVE = re.compile(r"\s*\)?\s*(?:,?\s*(?:or|and)|,|/)\s*\(?[A-HJ](?![\w'â
 _ONLY_LETTERS = re.compile(r"\W*[A-J](?:\W+(?:or|and)?\W*[A-J])+\W*")
 _ANCHOR = re.compile(r"(?i:answer|choice|option)\s*(?:is|:)?[^A-J\n]{0,30}?\(?(?<![A-Za-z])([A-J])\)?(?![\w'â€™])")
 
+_NEGATION = re.compile(r"\b(?:not|never|cannot|neither|nor|except|other than|anything but)\b|n't", re.IGNORECASE)
+_NEGATED = re.compile(
+    rf"(?:{_NEGATION.pattern})(?:\s+(?:be|is|equal|to|the|answer|choice|option|correct))*[\s(*]*$", re.IGNORECASE
+)
+_LONGEST_NEGATION = 60
+
 
 def choice_of_gold(gold: str) -> str | None:
     """The letter that a reference such as `C`, `(C) Cecile` or `... the answer is (C)` names; else None."""
@@ -32,7 +38,7 @@ def names_choice(answer: str, letter: str) -> bool:
 
 
 def choice_of_response(response: str) -> str | None:
-    """The letter that a response settles on; None if it names none, "" if it names several at once."""
+    """The letter that a response settles on; None if it names none, "" if it names several at once or only rules some out."""
     text = visible(response)
     if text is None:
         return None
@@ -40,10 +46,15 @@ def choice_of_response(response: str) -> str | None:
     if marked is not None:
         letters = set(_LETTER.findall(_DECORATION.sub(r"\1", marked)))
         return letters.pop() if len(letters) == 1 else "" if letters else None
-    anchored = list(_ANCHOR.finditer(text))
+    anchored = [anchor for anchor in _ANCHOR.finditer(text) if not _NEGATION.search(anchor.group())]
     if anchored:
         return "" if _ALTERNATIVE.match(text, anchored[-1].end()) else anchored[-1][1]
     if _ONLY_LETTERS.fullmatch(text):
         return ""
-    letters_in_order = _LETTER.findall(text)
-    return str(letters_in_order[-1]) if letters_in_order else None
+    named = list(_LETTER.finditer(text))
+    chosen = [letter[1] for letter in named if not _is_negated(text, letter.start())]
+    return chosen[-1] if chosen else "" if named else None
+
+
+def _is_negated(text: str, end: int) -> bool:
+    return bool(_NEGATED.search(text, max(0, end - _LONGEST_NEGATION), end))

@@ -43,7 +43,15 @@ _NAMED = re.compile(r"(?<![A-Za-z])(?:is|are|was|were)\s+([^\W\d_]+(?:[\s'-][^\W
 _HASHES = re.compile(r"####\s*:?\s*([^\n]+)")
 _EMPHASIS = re.compile(r"(?<![\w)}\]])\*\*|\*\*(?![\w(-])|`")
 _MINUS = re.compile(r"(?:minus|negative)\s", re.IGNORECASE)
-_NEGATED = re.compile(r"(?:\bnot|n't)\s*$", re.IGNORECASE)
+# Words right before a number that make another statement of it: `at least 5`, `not equal to 5`, `half of 12`.
+_QUALIFIER = re.compile(
+    r"(?:\b(?:not|never|cannot|at\s+(?:the\s+)?(?:least|most)|than|twice|thrice|double|times|exceeds?|exceeding|over|under|above"
+    r"|below|beyond|up\s+to|base|(?:square|cube|cubic)\s+root|(?:anything|everything|all|any)\s+(?:\w+\s+)?(?:but|except)"
+    r"|(?:half|third|quarter|triple|square|cube|root|factorial|reciprocal|inverse|opposite|multiple)\s+of|half)|n't)"
+    r"(?:\s+(?:be|been|equals?|to|of|the|a|an|exactly|possibly))*\s*$",
+    re.IGNORECASE,
+)
+_LONGEST_QUALIFIER = 60
 _ALIGNED = re.compile(r"\\begin\{(align|aligned|equation|gather|eqnarray)\*?\}.*?\\end\{\1\*?\}", re.DOTALL)
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$([^$]+?)(?<!\\)\$", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^\d\s\\])[.!?](?=\s|$)|(?<=\d)\.(?=\s+[A-Z]|\s*$)|[。！？]|\n")
@@ -59,6 +67,7 @@ _KNOWN_WORD = re.compile(
 )
 _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?"
+    r"(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z]))+)?"
 )
 # Words, a number and what is counted: `Hay 12 manzanas.`
 _COUNTED = re.compile(rf"(?:(?:[^\W\d_]{{2,}}|[\u4e00-\u9fff])[\s—–:.-]+)+({_NUMBER.pattern})(?:\s+[^\W\d_]+)*[.!]?")
@@ -216,7 +225,7 @@ def _last_row(equations: re.Match[str]) -> str:
 def _labelled(text: str) -> str:
     """A bare answer without a label such as `Total: ` or `There are ` before it and without what follows a price."""
     counted = _COUNTED.fullmatch(text)
-    if counted and not (_KNOWN_WORD.match(text) or _MINUS.match(text)):
+    if counted and not (_KNOWN_WORD.match(text) or _MINUS.match(text) or _qualified(text, counted.start(1))):
         return counted[1].strip()
     label = _LABEL.match(text)
     text = text[label.end() :] if label else text
@@ -242,6 +251,8 @@ def _last_formula(sentence: str) -> str | None:
         r"\s*(?:,\s*(?:and|or)?|and|or)\s*", sentence[found[first - 1].end() : found[first].start()]
     ):
         first -= 1
+    if qualifier := _qualified(sentence, found[first].start()):
+        return f"{qualifier} {_formulas(sentence[found[first].start() :])}"
     return _formulas(sentence[found[first].start() :])
 
 
@@ -250,8 +261,8 @@ def _last_number(sentence: str) -> str | None:
     found = list(_NUMBER.finditer(sentence))
     if not found:
         return None
-    if _NEGATED.search(sentence, 0, found[-1].start()):
-        return f"not {found[-1].group()}"
+    if qualifier := _qualified(sentence, found[-1].start()):
+        return f"{qualifier} {found[-1].group().strip()}"
     numbers = [found[-1].group().strip()]
     joint = r"\s*,?\s*(?:and|or|und|et|y|和)\s*"
     for left, right in zip(reversed(found[:-1]), reversed(found[1:]), strict=True):
@@ -265,4 +276,13 @@ def _last_number(sentence: str) -> str | None:
 
 def _first_number(sentence: str) -> str | None:
     found = _NUMBER.search(sentence)
-    return found.group().strip() if found else None
+    if found is None:
+        return None
+    qualifier = _qualified(sentence, found.start())
+    return f"{qualifier} {found.group().strip()}".lstrip()
+
+
+def _qualified(text: str, end: int) -> str:
+    """The words that change what the number at `end` says, "" if there are none."""
+    found = _QUALIFIER.search(text, max(0, end - _LONGEST_QUALIFIER), end)
+    return found.group().strip() if found else ""

@@ -11,7 +11,7 @@ from da3po.reward.limits import MAX_GOLDS
 from da3po.types import Grade, Outcome
 
 SLACK = 64
-"""Characters that a response which repeats the reference may have beyond twice its length: white space, dollar signs."""
+"""White space and dollar signs that a response which repeats the reference may have, beyond twice its length."""
 
 
 def grade(gold: str, response: str) -> Grade:

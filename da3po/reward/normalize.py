@@ -82,7 +82,10 @@ _ANNOUNCEMENT = re.compile(
     re.IGNORECASE,
 )
 _NEGATIVE = re.compile(r"^\s*(?:minus|negative)\s+(?=[\d.\\]|infinity)")
-_REMARK = re.compile(r"(?<=\d)\s*\(\s*(?:\\text\{)?\s*[a-z]{2,}[a-z ]*\}?\s*\)\s*$")
+_REMARK = re.compile(
+    r"(?<=\d)\s*(?:\(\s*(?:\\text\{)?|\\text\{\s*\()\s*(?:(?:square |cubic )?units?|in total|total|altogether|approximately|approx\.?"
+    r"|about|exactly|exact|rounded)\s*(?:\}\s*\)|\)\s*\}|\))\s*$"
+)
 _TIMES_LETTER = re.compile(r"(?<=\d)(?:\s*[xX]\s*(?=10\s*\^)|\s+[xX]\s+(?=\d))")
 _PYTHON_POWER = re.compile(r"(?<=[\w)}\]])(?:\*\*| \*\* )(?:(-?\w+)|\(([^()]*)\))")
 _SLASHED_SCRIPTS = re.compile(r"\^\s*\{?(\d+)\}?\s*/\s*_\s*\{?(\d+)\}?")
@@ -141,6 +144,14 @@ def _unit_quotient(fraction: re.Match[str]) -> str:
     return rf"\text{{{top}/{bottom}}}"
 
 
+def _combinations(made: re.Match[str]) -> str:
+    """`C_5^2`, `^5C_2` and `C(5, 2)` as `\\binom{5}{2}`; `C_1^2`, which chooses two of one, is a symbol's square."""
+    total, chosen = made[1] or made[3] or made[5], made[2] or made[4] or made[6]
+    if made[5] and total.isdigit() and chosen.isdigit() and int(chosen) > int(total):
+        return made.group()
+    return rf"\binom{{{total}}}{{{chosen}}}"
+
+
 # In this order.
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (_DOTS, r"\\dots "),
@@ -177,7 +188,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (_REMARK, ""),
     (_NATURAL_LOG, r"\\ln "),
     (_CHOOSE, r"\\binom{\1}{\2}"),
-    (_COMBINATIONS, lambda made: rf"\binom{{{made[1] or made[3] or made[5]}}}{{{made[2] or made[4] or made[6]}}}"),
+    (_COMBINATIONS, _combinations),
     (_SLASHED_SCRIPTS, r"\\frac{\1}{\2}"),
     (_NOTHING, r"\\emptyset "),
     (_UNION_LETTER, r" \\cup "),
