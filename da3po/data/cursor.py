@@ -33,6 +33,13 @@ class Cursor:
         self._seed = seed
         self._shuffle = shuffle
         self._mixture = Mixture(weights or [1.0] * len(prompts), seed)
+        self._identity = {
+            "num_prompts": len(prompts),
+            "fingerprint": fingerprint(prompts),
+            "seed": seed,
+            "shuffle": shuffle,
+            "weights": self._mixture.describe(),
+        }
         self._num_drawn = 0
         self._order_epoch = -1
         self._order: Sequence[int] = ()
@@ -53,11 +60,12 @@ class Cursor:
         self._num_drawn -= n
 
     def state_dict(self) -> dict[str, Any]:
-        return {"num_drawn": self._num_drawn, **self._identity()}
+        """The count, and what it counts in; cheap, since it is asked for after every batch."""
+        return {"num_drawn": self._num_drawn, **self._identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state. Raises DataError if it was saved over other data or another order."""
-        for key, here in self._identity().items():
+        for key, here in self._identity.items():
             if state[key] != here:
                 raise DataError(
                     f"the saved data position belongs to another {_MEANING[key]} "
@@ -73,15 +81,6 @@ class Cursor:
             self._order_epoch = epoch
         place = number - self._mixture.start(epoch)
         return dataclasses.replace(self._prompts[self._order[place]], draw=number, epoch=epoch)
-
-    def _identity(self) -> dict[str, Any]:
-        return {
-            "num_prompts": len(self._prompts),
-            "fingerprint": fingerprint(self._prompts),
-            "seed": self._seed,
-            "shuffle": self._shuffle,
-            "weights": self._mixture.describe(),
-        }
 
 
 _MEANING = {

@@ -63,6 +63,15 @@ def test_a_state_of_other_data_is_refused(other: Cursor, reason: str) -> None:
         Cursor(prompts(6), seed=1, shuffle=True).load_state_dict(other.state_dict())
 
 
+def test_a_state_is_cheap_the_data_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    monkeypatch.setattr("da3po.data.cursor.fingerprint", lambda data: counted.append(data) or "f")
+    cursor = Cursor(prompts(3), seed=1, shuffle=False)
+    states = [cursor.state_dict(), cursor.state_dict()]
+    cursor.load_state_dict(states[0])
+    assert len(counted) == 1
+
+
 def test_no_prompts_is_an_error() -> None:
     with pytest.raises(DataError, match="at least one prompt"):
         Cursor([], seed=1, shuffle=True)
