@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import torch
@@ -67,7 +68,8 @@ def send_weights(
     try:
         return _send(link, version, channel.packer(bucket_bytes, verify).pack(stream))
     except _StreamError as failure:
-        _start_message(link, Kind.ABORT, json.dumps({"reason": str(failure)}).encode()).wait()
+        with suppress(SyncError):  # they will see it by themselves; what matters is why
+            _start_message(link, Kind.ABORT, json.dumps({"reason": str(failure)}).encode()).wait()
         channel.close()
         raise failure.error from None
     except SyncError:
