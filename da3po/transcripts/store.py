@@ -6,6 +6,7 @@ RUN/rollouts/step_000012.parquet: a row for each response (see `da3po.transcript
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from da3po.transcripts.rows import batch_rows
 from da3po.types import StepBatch, StepStats
 
 FOLDER = "rollouts"
+MAX_WRITES = 2
 _NAME = re.compile(r"step_(\d+)\.parquet")
 
 SCHEMA = pa.schema(
@@ -94,8 +96,11 @@ class Recorder(Protocol):
 
 
 class StoringRecorder:
-    """Records a step, and has its responses written while training goes on. What went wrong with one is raised at the
-    next, and at the end."""
+    """Records a step, and has its responses written while training goes on.
+
+    Two writes may be under way; a step waits for the older of them. What went wrong with one is raised at a later step
+    and at the end.
+    """
 
     def __init__(self, recorder: Recorder, transcripts: Transcripts, *, keep: int, after: int) -> None:
         """
@@ -107,21 +112,23 @@ class StoringRecorder:
         self._transcripts = transcripts
         self._keep = keep
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transcripts")
-        self._writing: Future[None] | None = None
+        self._writing: deque[Future[None]] = deque()
         transcripts.drop(lambda step: step > after)
 
     def step(self, samples: StepBatch, stats: StepStats) -> None:
         self._recorder.step(samples, stats)
-        self._settle()
-        self._writing = self._threads.submit(self._transcripts.write, samples, self._keep)
+        self._settle(MAX_WRITES - 1)
+        self._writing.append(self._threads.submit(self._transcripts.write, samples, self._keep))
 
     def close(self) -> None:
         self._threads.shutdown()
-        self._settle()
+        self._settle(0)
 
-    def _settle(self) -> None:
-        if self._writing is not None:
-            self._writing.result()
+    def _settle(self, left: int) -> None:
+        """Wait until so many are under way. A write that failed stays, and is raised again whenever it is looked at."""
+        while self._writing and (len(self._writing) > left or self._writing[0].done()):
+            self._writing[0].result()
+            self._writing.popleft()
 
 
 def _storable(row: dict[str, Any]) -> dict[str, Any]:

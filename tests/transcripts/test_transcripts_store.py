@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,11 @@ def recorder(tmp_path: Path, after: int, write: Callable[..., Any] | None = None
     return kept, StoringRecorder(kept, store, keep=5, after=after)
 
 
+def take_steps(storing: StoringRecorder, *steps: int) -> None:
+    for step in steps:
+        storing.step(make_batch(step), StepStats())
+
+
 def test_a_resumed_run_writes_later_steps_anew(tmp_path: Path) -> None:
     kept, first = recorder(tmp_path, after=0)
     for step in (1, 2, 3):
@@ -120,13 +126,33 @@ def test_a_resumed_run_writes_later_steps_anew(tmp_path: Path) -> None:
     assert Transcripts(tmp_path).steps() == [1]
 
 
-def test_a_write_that_fails_is_raised_at_the_next_step_and_at_the_end(tmp_path: Path) -> None:
+def test_a_step_waits_for_no_write_but_that_of_the_step_before_the_last(tmp_path: Path) -> None:
+    may_write, written = [threading.Event() for _ in range(3)], []
+
+    def write(batch: StepBatch, keep: int) -> None:
+        assert may_write[batch.step - 1].wait(20)
+        written.append(batch.step)
+
+    _, storing = recorder(tmp_path, 0, write)
+    storing.step(make_batch(1), StepStats())
+    storing.step(make_batch(2), StepStats())
+    assert written == []
+    may_write[0].set()
+    storing.step(make_batch(3), StepStats())
+    assert written == [1]
+    may_write[1].set()
+    may_write[2].set()
+    storing.close()
+    assert written == [1, 2, 3]
+
+
+def test_a_write_that_fails_is_raised_at_a_later_step_and_at_the_end(tmp_path: Path) -> None:
     def full(batch: StepBatch, keep: int) -> None:
         raise OSError("no space left")
 
     _, storing = recorder(tmp_path, 0, full)
     storing.step(make_batch(1), StepStats())
     with pytest.raises(OSError, match="no space left"):
-        storing.step(make_batch(2), StepStats())
+        take_steps(storing, 2, 3)
     with pytest.raises(OSError, match="no space left"):
         storing.close()
