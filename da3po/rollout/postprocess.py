@@ -36,8 +36,6 @@ class PostProcessor:
         self._signal = SignalMaker(algo, max_tokens, self._daa)
         self._starvation = build_starvation(algo.dynamic_sampling)
         self._last_draw = -1
-        self._num_empty_attempts = 0
-        self._open = False
         self.begin(0, weight_version=0)
         self._open = False
 
@@ -60,7 +58,7 @@ class PostProcessor:
         self._step = step
         self._weight_version = weight_version
         self._kept: list[Group] = []
-        self._made: list[tuple[GroupSignal, list[TrainSample]]] = []  # of each kept group
+        self._made: list[tuple[GroupSignal, list[TrainSample]]] = []  # of the kept groups, in the same order
         self._dropped: list[DroppedGroup] = []
         self._teaching: list[Group] = []  # dropped groups that `widen_band` may take back
         self._tally = Tally()
@@ -101,7 +99,8 @@ class PostProcessor:
         groups = self._starvation.choose(self._kept, self._teaching, self._num_prompts)
         if groups:
             logger.warning("step %d trains on %d of %d prompts", self._step, len(groups), self._num_prompts)
-            return self._batch(groups, [self._make(group) for group in groups])
+            made = {group.prompt.draw: made for group, made in zip(self._kept, self._made, strict=True)}
+            return self._batch(groups, [made.get(group.prompt.draw) or self._make(group) for group in groups])
         self._num_empty_attempts += 1
         if self._num_empty_attempts >= self._starvation.max_empty_steps:
             raise StarvationError(self._step, self._num_prompts, len(self._kept), self._tally)

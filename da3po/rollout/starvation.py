@@ -1,4 +1,4 @@
-"""What becomes of a step whose rounds are used up before its batch is full."""
+"""What becomes of a step whose prompts are used up before its batch is full."""
 
 from __future__ import annotations
 

@@ -252,6 +252,19 @@ def test_widen_band_takes_dropped_groups_whose_rewards_differ() -> None:
     assert [dropped.group.prompt.draw for dropped in batch.dropped] == [0, 3, 5]
 
 
+def test_a_starved_batch_has_the_signals_that_its_groups_had_when_they_came() -> None:
+    """And not what adaptive DAA would make of them after the step's later groups."""
+    sampling = DynamicSamplingConfig(on_starvation="short_batch")
+    config = algo(daa=DaaConfig(kind="adaptive"), sampling=sampling)
+    starved, full = opened(config, num_prompts=2), opened(config, num_prompts=1)
+    whole = full.add(group("CWWW", draw=0, uid="p"))
+    starved.add(group("CWWW", draw=0, uid="p"))
+    starved.add(group("WWWW", draw=1, uid="p"))
+    batch = starved.starve()
+    assert batch is not None and whole is not None
+    assert batch.samples == whole.samples
+
+
 def test_widen_band_holds_groups_of_its_own_step_only() -> None:
     post = starving("widen_band")
     post.add(group("CWWWW", draw=0))
