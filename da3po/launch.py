@@ -76,11 +76,13 @@ class Engines:
         self._logs = logs
         self._placement = placement
         self._max_model_len = config.engine.max_model_len or longest_sequence(config, training=training)
+        self._in_flight_updates = training and config.rollout.in_flight_updates
         self._workers: dict[int, Worker] = {}
         self._engines = [self._engine(index) for index in range(config.engine.num_engines)]
         recovery = Recovery(self._start_again, config.engine, config.cluster.start_timeout)
-        in_flight = training and config.rollout.in_flight_updates
-        self.pool = EnginePool(self._engines, config.engine, recovery=recovery, in_flight_updates=in_flight)
+        self.pool = EnginePool(
+            self._engines, config.engine, recovery=recovery, in_flight_updates=self._in_flight_updates
+        )
 
     @property
     def workers(self) -> list[Worker]:
@@ -108,7 +110,7 @@ class Engines:
             engine_index=index,
             sync=config.sync,
             num_threads=threads,
-            in_flight_updates=config.rollout.in_flight_updates,
+            in_flight_updates=self._in_flight_updates,
         )
         worker = WorkerSpec(
             name=f"engine-{index}",
