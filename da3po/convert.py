@@ -17,10 +17,11 @@ from pathlib import Path
 from da3po.command import USAGE_ERROR, run_command, wants_help
 from da3po.config.load import load
 from da3po.conversion.convert import ProofError, Proving, export_model, import_model
+from da3po.conversion.lock import locked
 from da3po.conversion.proof import TOLERANCE
 from da3po.conversion.push import PushError, check_push, push
 from da3po.conversion.source import find_source, held
-from da3po.learner.megatron.probe import learner_logprobs
+from da3po.learner.megatron.probe import ProbeError, learner_logprobs
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.plan.layout import check_layout
@@ -28,6 +29,7 @@ from da3po.runtime.logs import set_up_logging
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 GB = 10**9
+FAILURES = (ProofError, ProbeError, PushError)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in commands:
         print(__doc__)
         return 0 if wants_help(arguments[:1]) else USAGE_ERROR
-    return run_command(lambda: commands[arguments[0]](arguments[1:]), failures=(ProofError, PushError))
+    return run_command(lambda: commands[arguments[0]](arguments[1:]), failures=FAILURES)
 
 
 def _export(arguments: Sequence[str]) -> int:
@@ -53,7 +55,7 @@ def _export(arguments: Sequence[str]) -> int:
     token = check_push() if options.push else ""
     options.out.absolute().parent.mkdir(parents=True, exist_ok=True)
     source = find_source(options.source, options.step, options.model)
-    with held(source, options.out.absolute().parent) as kept:
+    with locked(options.out), held(source, options.out.absolute().parent) as kept:
         export_model(
             kept,
             options.out,
@@ -78,7 +80,9 @@ def _import(arguments: Sequence[str]) -> int:
     model_dir = locate_model(options.model)
     if options.overrides:
         check_layout(read_model_spec(model_dir), load(options.overrides).parallel)
-    import_model(model_dir, options.out, proving=_proving(options))
+    options.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with locked(options.out):
+        import_model(model_dir, options.out, proving=_proving(options))
     print(f"imported {model_dir} to {options.out}; begin a run from it with model.path={model_dir} run.init_from=...")
     return 0
 

@@ -46,7 +46,7 @@ from da3po.eval.summaries import compare, describe, read_summaries
 from da3po.eval.table import score_of, tables
 from da3po.eval.task import Evaluation, Task, contamination_line
 from da3po.launch import Engines, check_length, reserve
-from da3po.learner.megatron.probe import learner_logprobs
+from da3po.learner.megatron.probe import ProbeError, learner_logprobs
 from da3po.models.hf_config import read_model_spec
 from da3po.models.locate import locate_model
 from da3po.reward.golds import objection
@@ -59,7 +59,7 @@ from da3po.types import Grade, GroupRequest, GroupResult
 logger = logging.getLogger(__name__)
 
 # Errors of an evaluation's parts whose own words are all that a user needs.
-FAILURES = (ClusterError, EngineError, GraderError, ProofError)
+FAILURES = (ClusterError, EngineError, GraderError, ProbeError, ProofError)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from da3po.conversion.convert import Proving, export_model
+from da3po.conversion.lock import locked
 from da3po.conversion.report import read_report
 from da3po.conversion.source import Source, find_source, held, is_checkpoint
 
@@ -22,7 +23,8 @@ MAX_BYTES = 5 * 10**9
 def exported(path: str, proving: Proving) -> str:
     """`path`, or, if it is a checkpoint (see `find_source`), the directory that it was exported to.
 
-    The directory is named after run and step. One that is there is used again as long as the checkpoint is the same.
+    The directory is named after run and step. One that is there is used again as long as the checkpoint is the same;
+    one that another process is writing is waited for.
 
     Raises:
         CheckpointError: it is a checkpoint that cannot be used.
@@ -32,17 +34,22 @@ def exported(path: str, proving: Proving) -> str:
         return path
     source = find_source(Path(path))
     target = _folder(source) / source.title
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target):
+        _export(source, target, proving)
+    return str(target)
+
+
+def _export(source: Source, target: Path, proving: Proving) -> None:
     record = read_report(target)
     if record and record["passed"] and record["conversion"].get("fingerprint") == source.fingerprint:
         logger.info("%s was exported to %s before", source.path, target)
-        return str(target)
+        return
     if record:  # of an earlier attempt at the same step
         rmtree(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with held(source, target.parent) as kept:
         export_model(kept, target, dtype=None, max_bytes=MAX_BYTES, proving=proving)
     logger.info("exported %s to %s", source.path, target)
-    return str(target)
 
 
 def _folder(source: Source) -> Path:

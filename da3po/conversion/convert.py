@@ -1,4 +1,7 @@
-"""Export and import as a whole: write under another name, prove, report, and only then take the name asked for."""
+"""Export and import as a whole: write under another name, prove, report, and only then take the name asked for.
+
+One at a time for a target: whoever calls this holds `lock.locked`.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def export_model(source: Source, target: Path, *, dtype: str | None, max_bytes: 
     }
 
     def write(folder: Path) -> None:
-        export_companions(source.model, folder, dtype)
+        export_companions(read_companions(source.model), folder, dtype)
         export_weights(source.weights, spec, folder, getattr(torch, dtype), max_bytes)
 
     def check(folder: Path) -> Proof:

@@ -85,17 +85,25 @@ IMPORT = Direction(back=_from_model, files_are_ours=False)
 def prove(
     checkpoint: Path, model_dir: Path, direction: Direction, *, learner: LearnerLogprobs | None, tolerance: float
 ) -> Proof:
-    """Hold the two against each other. learner: runs the learner's model; None leaves log-probs out."""
+    """Hold the two against each other. learner: runs the learner's model, and its errors are raised; None leaves
+    log-probs out."""
     proof = Proof()
     spec = read_model_spec(model_dir)
     try:
-        files = CheckpointReader(model_dir)
+        files, weights = CheckpointReader(model_dir), DistributedReader(checkpoint)
         _prove_names(proof, files, model_dir, spec, direction)
-        _prove_tensors(proof, DistributedReader(checkpoint), files, spec, direction.back)
-        if learner is not None:
-            _prove_logprobs(proof, checkpoint, model_dir, spec, direction, learner, tolerance)
+        _prove_tensors(proof, weights, files, spec, direction.back)
+        if learner is None:
+            return proof
+        rounded = direction.files_are_ours and _is_rounded(weights, spec)
+        probe = build_probe(model_dir, spec)
+        theirs = transformers_logprobs(model_dir, probe)
     except (OSError, ValueError, RuntimeError) as error:  # what is broken enough cannot be compared
         proof.add("readable", [str(error)], "")
+        return proof
+    # Not among what is caught: a learner that cannot be run says nothing of the model.
+    ours = learner(checkpoint, model_dir, probe, spec.dtype if rounded else None)
+    _prove_logprobs(proof, ours, theirs, tolerance)
     return proof
 
 
@@ -163,34 +171,15 @@ def _same_bytes(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.contiguous().view(words), other.contiguous().view(words))
 
 
-def _prove_logprobs(
-    proof: Proof,
-    checkpoint: Path,
-    model_dir: Path,
-    spec: ModelSpec,
-    direction: Direction,
-    learner: LearnerLogprobs,
-    tolerance: float,
-) -> None:
+def _prove_logprobs(proof: Proof, ours: Tensor, theirs: Tensor, tolerance: float) -> None:
     """The learner's log-probs, of weights rounded as the model directory has them, against those of transformers."""
-    rounded = direction.files_are_ours and _is_rounded(checkpoint, spec)
-    probe = build_probe(model_dir, spec)
-    theirs = transformers_logprobs(model_dir, probe)
-    ours = learner(checkpoint, model_dir, probe, spec.dtype if rounded else None)
-    apart = _distance(ours, theirs)
+    apart = float((ours - theirs).abs().max())
     found = f"learner and transformers differ by at most {apart:.1e} over {theirs.numel()} log-probs"
     # Not `apart > tolerance`, which a NaN passes.
     proof.add("log-probs", [] if apart <= tolerance else [f"{found}, {tolerance:.0e} is allowed"], found)
-    if rounded:
-        exact = learner(checkpoint, model_dir, probe, None)
-        proof.add("rounding", [], f"rounding to {spec.dtype} moves log-probs by at most {_distance(exact, ours):.1e}")
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())
-
-
-def _is_rounded(checkpoint: Path, spec: ModelSpec) -> bool:
-    reader = DistributedReader(checkpoint)
-    dtypes = {reader.dtype(place_in_checkpoint(weight.megatron)) for weight in owned_weights(spec, whole_model(spec))}
-    return any(torch.promote_types(dtype, getattr(torch, spec.dtype)) != getattr(torch, spec.dtype) for dtype in dtypes)
+def _is_rounded(weights: DistributedReader, spec: ModelSpec) -> bool:
+    places = [place_in_checkpoint(weight.megatron) for weight in owned_weights(spec, whole_model(spec))]
+    wanted = getattr(torch, spec.dtype)
+    return any(torch.promote_types(weights.dtype(place), wanted) != wanted for place in places)

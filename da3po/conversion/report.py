@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from da3po.conversion.proof import Proof
+from da3po.models.companions import OWN_FILES
 from da3po.runtime.system import installed_versions
 
-JSON, MARKDOWN = "conversion.json", "conversion.md"
+JSON, MARKDOWN = OWN_FILES
 _PACKAGES = ("da3po", "torch", "transformers", "safetensors", "megatron-core")
 
 

@@ -101,6 +101,8 @@ def held(source: Source, near: Path) -> Iterator[Source]:
         if not _link(source.weights, folder):
             yield source
             return
+        if not is_distributed_checkpoint(folder):  # a folder that is gone has no files, which is no error by itself
+            raise _gone(source.weights)
         kept = folder / COMPANIONS if source.model == source.weights / COMPANIONS else source.model
         yield replace(source, weights=folder, model=kept)
     finally:
@@ -109,13 +111,17 @@ def held(source: Source, near: Path) -> Iterator[Source]:
 
 def _link(source: Path, target: Path) -> bool:
     """Whether every file of a folder now has a second name in another."""
-    for file in sorted(path for path in source.rglob("*") if path.is_file()):
-        copy = target / file.relative_to(source)
-        copy.parent.mkdir(exist_ok=True, parents=True)
-        try:
+    try:
+        for file in sorted(path for path in source.rglob("*") if path.is_file()):
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True, parents=True)
             os.link(file, copy)
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{source} went away while it was read; a run that goes on removed it") from error
-        except OSError:
-            return False
+    except FileNotFoundError as error:
+        raise _gone(source) from error
+    except OSError:
+        return False
     return True
+
+
+def _gone(source: Path) -> CheckpointError:
+    return CheckpointError(f"{source} went away while it was read; a run that goes on removed it")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,22 @@ def test_an_export_is_used_again_until_the_checkpoint_is_another(run: Path) -> N
     os.utime(run / "checkpoints" / "step_000010" / "learner" / ".metadata")
     exported(str(run), STRUCTURE)
     assert (folder / "conversion.json").stat().st_mtime_ns != first
+
+
+def test_two_at_once_make_one_export(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def slowly(*arguments: Any, **options: Any) -> None:
+        made.append(arguments)
+        time.sleep(0.2)
+        original(*arguments, **options)
+
+    original = cached.export_model
+    monkeypatch.setattr(cached, "export_model", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(exported, [str(run)] * 2, [STRUCTURE] * 2)
+    assert first == second == str(run / "exports" / "myrun-step_000010") and len(made) == 1
+    assert [path.name for path in (run / "exports").iterdir()] == ["myrun-step_000010"]
 
 
 def test_a_closed_run_directory_is_exported_elsewhere(
