@@ -170,6 +170,8 @@ class _Run:
 
     def _rest(self, first: Sequence[MicroBatch], seen: dict[str, Any]) -> None:
         """What does not differ from one set of numbers to another."""
+        trainer = self.learner.trainer
+        trainer.spec = replace(trainer.spec, model_path=str(self.out / "gone"))  # as if it had been removed since
         self.learner.export(self.out / "export")
         seen["final_logprobs"] = self.learner.logprobs(first)
         seen["empty"] = self._learn_from_nothing()

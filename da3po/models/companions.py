@@ -19,7 +19,7 @@ WEIGHT_FILES = (
     "*.msgpack", "*.onnx",
 )  # fmt: skip
 OWN_FILES = ("conversion.json", "conversion.md")
-"""Reports of an earlier conversion, which say nothing of this one."""
+"""The reports of a conversion, for programs and for people. Those of an earlier one say nothing of this one."""
 
 
 def companions(model_dir: Path) -> list[Path]:
@@ -40,9 +40,8 @@ def write_companions(files: Mapping[str, bytes], target: Path) -> None:
         (target / name).write_bytes(content)
 
 
-def export_companions(source: Path, target: Path, dtype: str) -> None:
-    """Copy them for weights of `dtype` ("bfloat16", ...), config.json in the dialects of transformers 4 and 5."""
-    files = read_companions(source)
+def export_companions(files: Mapping[str, bytes], target: Path, dtype: str) -> None:
+    """Write them for weights of `dtype` ("bfloat16", ...), config.json in the dialects of transformers 4 and 5."""
     write_companions(files, target)
     config = json.loads(files[CONFIG])
     said = in_both_dialects(config, dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from da3po.config.schema import ConfigError
-from da3po.models.companions import export_companions, in_both_dialects, read_companions, write_companions
+from da3po.models.companions import export_companions, in_both_dialects, read_companions
 from da3po.models.hf_config import parse_model_spec
 
 BASE: dict[str, Any] = {
@@ -102,7 +102,7 @@ def test_every_file_but_weights_and_reports_is_kept_byte_for_byte(tmp_path: Path
         (source / name).write_bytes(b"weights")
     (source / "config.json").write_text(json.dumps(four(None)))
     (source / "original").mkdir()
-    export_companions(source, tmp_path / "target", "float32")
+    export_companions(read_companions(source), tmp_path / "target", "float32")
     kept = {path.name: path.read_bytes() for path in (tmp_path / "target").iterdir()}
     config = json.loads(kept.pop("config.json"))
     assert kept == FILES
@@ -112,6 +112,5 @@ def test_every_file_but_weights_and_reports_is_kept_byte_for_byte(tmp_path: Path
 
 def test_a_config_that_says_it_all_stays_as_it_is(tmp_path: Path) -> None:
     text = json.dumps(in_both_dialects(four(LLAMA3), "bfloat16"), indent=7)
-    write_companions({"config.json": text.encode()}, tmp_path / "source")
-    export_companions(tmp_path / "source", tmp_path / "target", "bfloat16")
+    export_companions({"config.json": text.encode()}, tmp_path / "target", "bfloat16")
     assert read_companions(tmp_path / "target") == {"config.json": text.encode()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,12 +17,12 @@ from da3po.models.families import Stage, hf_shapes
 from da3po.models.safetensors_io import plan_files, write_file, write_index
 
 
-def export_hf(models: Sequence[PolicyModel], position: Position, source: Path, target: Path) -> None:
-    """Write `target`, in the dtype that `source` has; all ranks together.
+def export_hf(models: Sequence[PolicyModel], position: Position, companions: Mapping[str, bytes], target: Path) -> None:
+    """Write `target`, in the dtype that the run's model directory has; all ranks together.
 
-    Everything of `source` that is not weights (tokenizer, chat template, generation_config, ...) is copied byte for
-    byte, and config.json so that transformers 4 and 5 read the same. Each pipeline rank writes its own files, one
-    tensor in memory at a time. The index, or the single file's name, is the same for every layout's readers.
+    companions: on rank 0, everything of that directory that is not weights (tokenizer, chat template, ...). It is
+    written byte for byte, and config.json so that transformers 4 and 5 read the same. Each pipeline rank writes its own
+    files, one tensor in memory at a time. The index, or the single file's name, is the same for every layout's readers.
     """
     spec = models[0].spec
     dtype: torch.dtype = getattr(torch, spec.dtype)
@@ -38,7 +38,7 @@ def export_hf(models: Sequence[PolicyModel], position: Position, source: Path, t
             write_file(target, plan, dtype, stream)
     drain(stream)
     if dist.get_rank() == 0:
-        export_companions(source, target, spec.dtype)
+        export_companions(companions, target, spec.dtype)
         write_index(target, files, dtype)
     dist.barrier()
 

@@ -168,7 +168,7 @@ class Trainer:
         checkpoint.load_weights(path, self.models, self.optimizer)
 
     def export(self, path: Path) -> None:
-        export_hf(self.models, self.position, Path(self.spec.model_path), path)
+        export_hf(self.models, self.position, self._companions, path)
 
     def close(self) -> None:
         if self._channel is not None:
