@@ -20,6 +20,7 @@ from da3po.learner.megatron.model import PolicyModel
 from da3po.learner.megatron.optimizer import Optimizer
 from da3po.learner.megatron.versions import SHARDING, async_save_options
 from da3po.models.checkpoint_names import FORMAT
+from da3po.models.distributed_io import DistributedReader
 
 
 def save(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> None:
@@ -125,7 +126,8 @@ def load(path: Path, models: Sequence[PolicyModel], optimizer: Optimizer) -> Non
 
 
 def _check_format(path: Path) -> dict[str, Any]:
-    """What every rank of the checkpoint has in common."""
+    """What every rank of the checkpoint has in common. Errors: ValueError if its index or format is another."""
+    DistributedReader(path)  # before Megatron's reader, which would run any code that an index asks for
     common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(path))
     if common.get("format") != FORMAT:
         raise ValueError(f"{path}: checkpoint format {common.get('format')}, this version reads {FORMAT}")

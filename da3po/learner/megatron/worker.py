@@ -51,12 +51,12 @@ class LearnerRank:
         """Join the other ranks and build model and optimizer. Errors: ConfigError for a device that cannot be had."""
         if self._rendezvous is None:
             raise RuntimeError("setup before init")
+        if spec.learner.deterministic:
+            fix_kernels()  # before anything looks at a device: cuBLAS reads its setting once
         platform = resolve(spec.learner.device)
         _check_precision(spec.learner.precision, platform)
         check_device_fields(spec.learner.megatron, platform.device)
         torch.set_num_threads(spec.learner.num_threads or max(1, platform.num_cores // self._rendezvous.world_size))
-        if spec.learner.deterministic:
-            fix_kernels()
         prepare_device(platform)
         from da3po.learner.megatron.trainer import Trainer
 
