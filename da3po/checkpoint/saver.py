@@ -162,7 +162,7 @@ class Saver:
         rule = self._due.best
         if rule is None:
             return
-        if rule.metric not in values:
+        if rule.metric not in values:  # the config's rules know the names, and have refused others before the run began
             raise CheckpointError(f"checkpoint.best={rule.metric} is not evaluated; there is: {', '.join(values)}")
         if step == 0 or not rule.improves(values[rule.metric], self._best):
             return

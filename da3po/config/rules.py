@@ -5,6 +5,7 @@ Each rule is a function that yields what is wrong; all are reported at once. Std
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -128,8 +129,22 @@ def _way_to_fill(config: Config, have: int) -> str:
 
 
 def _best(config: Config) -> Iterator[str]:
-    if config.checkpoint.best is not None and not config.eval.every and not config.eval.after:
-        yield f"checkpoint.best={config.checkpoint.best} and nothing is evaluated (eval.every=0, eval.after=false)"
+    best = config.checkpoint.best
+    if best is None:
+        return
+    if not config.eval.every and not config.eval.after:
+        yield f"checkpoint.best={best} and nothing is evaluated (eval.every=0, eval.after=false)"
+    names = evaluated_metrics(config.eval.num_samples)
+    if best not in names:
+        (nearest,) = difflib.get_close_matches(best, names, n=1, cutoff=0)
+        yield f"checkpoint.best={best} is not evaluated with eval.num_samples={config.eval.num_samples}; {nearest} is"
+
+
+def evaluated_metrics(num_samples: int) -> list[str]:
+    """What an evaluation with so many samples per problem logs."""
+    counts = sorted({2**power for power in range(num_samples.bit_length())} | {num_samples})
+    scores = [f"avg@{num_samples}", *(f"pass@{k}" for k in counts), f"maj@{num_samples}"]
+    return [f"eval/{name}" for name in (*scores, "avg_low", "avg_high", "truncated_fraction", "num_failed")]
 
 
 def _train_file(config: Config) -> Iterator[str]:

@@ -202,6 +202,10 @@ def _section_types(section):
         (["engine.max_model_len=100"], "engine.max_model_len=100 is less than"),
         (["optim.schedule=cosine", "optim.warmup_steps=200"], "leaves nothing"),
         (["checkpoint.best=eval/avg@8", "eval.every=0", "eval.after=false"], "nothing is evaluated"),
+        (
+            ["checkpoint.best=eval/avg@8", "eval.num_samples=4"],
+            "checkpoint.best=eval/avg@8 is not evaluated with eval.num_samples=4; eval/avg@4 is",
+        ),
         (["data.train=missing.parquet"], "data.train=missing.parquet: there is no such file"),
         (["data.eval=missing.parquet"], "data.eval=missing.parquet: there is no such file"),
     ],

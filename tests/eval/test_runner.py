@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from da3po.config.rules import evaluated_metrics
 from da3po.config.schema import ConfigError, EvalConfig, RewardConfig
 from da3po.eval.result import reported_ks
 from da3po.eval.runner import evaluate, rows
@@ -42,6 +43,14 @@ async def grade_equal(gold: str, responses: Sequence[str]) -> list[Grade]:
 
 
 CONFIG = EvalConfig(num_samples=4, max_tokens=5)
+
+
+@pytest.mark.parametrize("num_samples", [1, 4, 6])
+async def test_the_names_of_the_metrics_are_known_before_an_evaluation(num_samples: int) -> None:
+    engine = ScriptedEngine({"a": ["1"] * num_samples})
+    config = EvalConfig(num_samples=num_samples)
+    result = await evaluate(engine.generate, grade_equal, [prompt("a")], config, seed=1)
+    assert sorted(result.metrics()) == sorted(evaluated_metrics(num_samples))
 
 
 async def test_scores_by_hand() -> None:
