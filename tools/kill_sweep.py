@@ -52,7 +52,8 @@ class Sweep:
         self._dice = dice
         self.kills: list[str] = []
         self.runs: list[dict[str, Any]] = []
-        self._start(folder / "whole").wait()
+        if code := self._start(folder / "whole").wait():
+            raise SystemExit(f"the run to compare with ended with {code}; see {folder / 'whole.txt'}")
 
     def spend(self, num_kills: int) -> None:
         while len(self.kills) < num_kills:
