@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from da3po.engine.answers import check_answer
-from da3po.engine.member import Member, Signal
+from da3po.engine.member import Member
 from da3po.engine.protocol import EngineError, RequestError, WorkAbandoned
+from da3po.runtime.waiting import Signal
 from da3po.types import GroupRequest, GroupResult
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from da3po.engine.protocol import Engine, EngineLost
@@ -69,19 +69,3 @@ def _note_exception(task: asyncio.Future[Any]) -> None:
     """What a lost engine's calls still raise interests nobody, and asyncio would report it."""
     if not task.cancelled():
         task.exception()
-
-
-class Signal:
-    """Wakes those who wait for something to become true."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        """Something has changed: everyone looks again."""
-        event, self._event = self._event, asyncio.Event()
-        event.set()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await self._event.wait()

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from da3po.config.schema import EngineConfig
-from da3po.engine.member import Member, Signal
+from da3po.engine.member import Member
 from da3po.engine.protocol import Engine, EngineError
 from da3po.engine.recovery import Recovery
 from da3po.engine.watch import Watch
+from da3po.runtime.waiting import Signal
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from da3po.rollout.serialize import batch_from_dict, batch_to_dict
+from da3po.runtime.waiting import Signal
 from da3po.types import StepBatch, StepStats
 
 
@@ -49,7 +50,7 @@ class RolloutPipeline:
         self._last_step = 0
         self._collecting = False
         self._producer: asyncio.Future[None] | None = None
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     async def steps(self, *, after: int, until: int) -> AsyncIterator[StepBatch]:
         """The batches of steps `after` + 1 to `until`. Whoever iterates publishes a step's weights before asking on."""
@@ -57,7 +58,7 @@ class RolloutPipeline:
         self._collected = max([after, *self._batches])
         self._states.setdefault(self._collected, self._collector.state_dict())
         self._producer = asyncio.ensure_future(self._produce())
-        self._producer.add_done_callback(lambda _: self._notify())
+        self._producer.add_done_callback(lambda _: self._changed.ring())
         try:
             for step in range(after + 1, until + 1):
                 yield await self._batch(step)
@@ -70,7 +71,7 @@ class RolloutPipeline:
         """Inside, no batch is being collected. Entering waits for the one that is, and with lag for the next batch."""
         due = min(self._asked + min(self._max_lag, 1), self._last_step)
         self._limit = due
-        await self._until(lambda: not self._collecting and (self._collected >= due or self._has_ended))
+        await self._changed.until(lambda: not self._collecting and (self._collected >= due or self._has_ended))
         try:
             yield
         finally:
@@ -98,7 +99,7 @@ class RolloutPipeline:
         """Raises what ended the collector, if the batch has not come."""
         self._asked = step
         self._allow()
-        await self._until(lambda: self._collected >= step or self._has_ended)
+        await self._changed.until(lambda: self._collected >= step or self._has_ended)
         if self._collected < step:
             assert self._producer is not None
             self._producer.result()
@@ -109,7 +110,7 @@ class RolloutPipeline:
 
     async def _produce(self) -> None:
         while self._collected < self._last_step:
-            await self._until(lambda: self._collected < self._limit)
+            await self._changed.until(lambda: self._collected < self._limit)
             self._collecting = True
             try:
                 step = self._collected + 1
@@ -118,7 +119,7 @@ class RolloutPipeline:
                 self._collected = step
             finally:
                 self._collecting = False
-                self._notify()
+                self._changed.ring()
 
     @property
     def _has_ended(self) -> bool:
@@ -126,15 +127,7 @@ class RolloutPipeline:
 
     def _allow(self) -> None:
         self._limit = min(self._asked + self._max_lag, self._last_step)
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed.clear()
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await self._changed.wait()
+        self._changed.ring()
 
 
 class PublishBetweenBatches:
