@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
+from da3po.cluster.bundles import Demand, DoesNotFit, make_bundles
 from da3po.config.schema import ClusterConfig, ConfigError, EngineConfig, ParallelConfig
 from da3po.plan.placement import place
 
@@ -35,3 +38,43 @@ def test_tensor_parallel_groups_stay_inside_a_node() -> None:
 def test_what_does_not_fit_is_said_with_its_numbers(parallel: ParallelConfig, engine: EngineConfig, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         place(parallel, engine, ClusterConfig(num_nodes=2, gpus_per_node=8))
+
+
+def fits_by_plan(parallel: ParallelConfig, engine: EngineConfig, cluster: ClusterConfig) -> bool:
+    try:
+        place(parallel, engine, cluster)
+    except ConfigError:
+        return False
+    return True
+
+
+def fits_by_run(parallel: ParallelConfig, engine: EngineConfig, cluster: ClusterConfig) -> bool:
+    """As a run cuts itself into what it asks of Ray."""
+    demand = Demand(
+        device="cuda",
+        num_ranks=parallel.num_ranks,
+        group_size=parallel.tp,
+        num_engines=engine.num_engines,
+        engine_size=engine.tp,
+    )
+    try:
+        make_bundles(demand, dict.fromkeys(map(str, range(cluster.num_nodes)), float(cluster.gpus_per_node or 0)))
+    except DoesNotFit:
+        return False
+    return True
+
+
+def test_what_a_plan_places_a_run_places() -> None:
+    """And the other way about: two algorithms, for a plan has nodes of one size and a run those that Ray finds."""
+    both = set()
+    for num_nodes, size, tp, dp, engine_tp, num_engines in product(
+        (1, 2, 3), (4, 8), (1, 2, 4, 8), (1, 3, 4), (1, 2, 3, 8), (1, 2, 5, 9)
+    ):
+        layout = (
+            ParallelConfig(tp=tp, dp=dp),
+            EngineConfig(tp=engine_tp, num_engines=num_engines),
+            ClusterConfig(num_nodes=num_nodes, gpus_per_node=size),
+        )
+        assert fits_by_plan(*layout) == fits_by_run(*layout), layout
+        both.add(fits_by_plan(*layout))
+    assert both == {True, False}

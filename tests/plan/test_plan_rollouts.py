@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from da3po.plan import work
 from da3po.plan.lengths import ResponseLengths
 from da3po.plan.rollouts import Batch, EngineRates, Engines, generate
+from da3po.rollout import collector
 
 STEP = EngineRates(step=1.0, sequence=0.0, context=0.0, prompt=0.0)
 FIVE = ResponseLengths(mean=5.0, spread=0.0, longest=10)
@@ -18,6 +20,10 @@ BATCH = Batch(
 
 def engines(num_engines: int = 1, num_places: int = 8, rates: EngineRates = STEP) -> Engines:
     return Engines(num_engines=num_engines, num_places=num_places, rates=rates)
+
+
+def test_a_plan_asks_for_as_much_as_the_collector() -> None:
+    assert (work.MARGIN, work.MAX_BATCHES) == (collector.MARGIN, collector.MAX_BATCHES)
 
 
 def test_all_at_once() -> None:
