@@ -21,6 +21,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from da3po.config.schema import RolloutConfig
@@ -47,6 +48,28 @@ class Cursor(Protocol):
     def give_back(self, n: int, /) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSnapshot:
+    """Everything that decides what the next step draws, at one moment between two steps.
+
+    cursor, post: their states. surplus: finished groups past the last batch, as they are: to write them out takes long.
+    """
+
+    cursor: dict[str, Any]
+    post: dict[str, Any]
+    keep_rate: float
+    surplus: tuple[Group, ...]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "cursor": self.cursor,
+            "post": self.post,
+            "keep_rate": self.keep_rate,
+            "surplus": [group_to_dict(group) for group in self.surplus],
+        }
 
 
 class Collector:
@@ -165,17 +188,17 @@ class Collector:
             sampling=self._sampling,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that decides what the next step draws, ready for JSON; taken between steps, cheap, and not changed
-        afterwards."""
-        return {
-            "cursor": self._cursor.state_dict(),
-            "post": self._post.state_dict(),
-            "keep_rate": self._keep_rate,
-            "surplus": [group_to_dict(group) for group in self._surplus.values()],
-        }
+    def snapshot(self) -> CollectorSnapshot:
+        """Taken between steps, after each; cheap, and not changed afterwards."""
+        return CollectorSnapshot(
+            cursor=self._cursor.state_dict(),
+            post=self._post.state_dict(),
+            keep_rate=self._keep_rate,
+            surplus=tuple(self._surplus.values()),
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the `state_dict` of a snapshot."""
         self._cursor.load_state_dict(state["cursor"])
         self._post.load_state_dict(state["post"])
         self._keep_rate = state["keep_rate"]

@@ -24,10 +24,18 @@ from da3po.runtime.waiting import Signal
 from da3po.types import StepBatch, StepStats
 
 
+class Snapshot(Protocol):
+    def state_dict(self) -> dict[str, Any]:
+        """Ready for JSON; asked for when a checkpoint is saved, and not after every step."""
+        ...
+
+
 class BatchCollector(Protocol):
     async def collect(self, step: int) -> StepBatch: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def snapshot(self) -> Snapshot:
+        """What the next step depends on, as it is now, whatever is collected later."""
+        ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
@@ -42,7 +50,7 @@ class RolloutPipeline:
     def __init__(self, collector: BatchCollector, max_lag: int) -> None:
         self._collector = collector
         self._max_lag = max_lag
-        self._states: dict[int, dict[str, Any]] = {}  # of the collector, after each step's batch
+        self._snapshots: dict[int, Snapshot] = {}  # of the collector, after each step's batch
         self._batches: dict[int, StepBatch] = {}
         self._asked = 0  # the last step that was asked for
         self._collected = 0  # the last step whose batch is there
@@ -56,7 +64,7 @@ class RolloutPipeline:
         """The batches of steps `after` + 1 to `until`. Whoever iterates publishes a step's weights before asking on."""
         self._last_step = until
         self._collected = max([after, *self._batches])
-        self._states.setdefault(self._collected, self._collector.state_dict())
+        self._snapshots.setdefault(self._collected, self._collector.snapshot())
         self._producer = asyncio.ensure_future(self._produce())
         self._producer.add_done_callback(lambda _: self._changed.ring())
         try:
@@ -80,15 +88,15 @@ class RolloutPipeline:
     def state_of(self, step: int) -> dict[str, Any]:
         """What a run that goes on after `step` needs, ready for JSON: the last step that was asked for, or the one
         before it. It holds the batches that were collected ahead, so that the run trains on the same samples."""
-        last = step if not self._max_lag and step in self._states else self._collected
+        last = step if not self._max_lag and step in self._snapshots else self._collected
         return {
-            "collector": self._states[last],
+            "collector": self._snapshots[last].state_dict(),
             "ready": [batch_to_dict(self._batches[ahead]) for ahead in range(step + 1, last + 1)],
         }
 
     def state_after_failure(self) -> dict[str, Any]:
         """Of a collector that could not fill a batch: a run that goes on from it draws the prompts after those."""
-        return {"collector": self._collector.state_dict(), "ready": []}
+        return {"collector": self._collector.snapshot().state_dict(), "ready": []}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Before `steps`."""
@@ -105,7 +113,7 @@ class RolloutPipeline:
             self._producer.result()
         # A checkpoint of the step before may still be asked for.
         self._batches = {ahead: batch for ahead, batch in self._batches.items() if ahead >= step}
-        self._states = {after: state for after, state in self._states.items() if after >= step - 1}
+        self._snapshots = {after: taken for after, taken in self._snapshots.items() if after >= step - 1}
         return self._batches[step]
 
     async def _produce(self) -> None:
@@ -115,7 +123,7 @@ class RolloutPipeline:
             try:
                 step = self._collected + 1
                 self._batches[step] = await self._collector.collect(step)
-                self._states[step] = self._collector.state_dict()
+                self._snapshots[step] = self._collector.snapshot()
                 self._collected = step
             finally:
                 self._collecting = False

@@ -174,15 +174,15 @@ async def test_carried_groups_have_an_age_limit_and_a_place_in_the_state() -> No
     engines = SlowEngines(3)
     collector = build(engines, max_surplus_age=1)
     step = 0
-    while not collector.state_dict()["surplus"]:
+    while not collector.snapshot().surplus:
         step += 1
         await collect(collector, engines, [step])
-    state = json.loads(json.dumps(collector.state_dict()))
+    state = json.loads(json.dumps(collector.snapshot().state_dict()))
     assert state["surplus"]
 
     restored = build(engines, max_surplus_age=1)
     restored.load_state_dict(state)
-    assert restored.state_dict() == state
+    assert restored.snapshot().state_dict() == state
     (in_time,) = await collect(restored, engines, [step + 1])
     assert in_time.stats.values["rollout/surplus_carried"] == len(state["surplus"])
 
@@ -192,6 +192,19 @@ async def test_carried_groups_have_an_age_limit_and_a_place_in_the_state() -> No
     assert too_late.stats.values["rollout/surplus_expired"] == len(state["surplus"])
     assert too_late.stats.values["rollout/staleness_max"] == 0
     assert [g.prompt.draw for g in too_late.groups] == [g.prompt.draw for g in in_time.groups]
+
+
+async def test_a_snapshot_stays_as_it_was_whatever_is_collected_later() -> None:
+    engines = SlowEngines(3)
+    collector = build(engines, max_surplus_age=1)
+    step = 0
+    while not (taken := collector.snapshot()).surplus:
+        step += 1
+        await collect(collector, engines, [step])
+    before = json.dumps(taken.state_dict())
+    await collect(collector, engines, [step + 1])
+    assert collector.snapshot() != taken
+    assert json.dumps(taken.state_dict()) == before
 
 
 async def test_a_step_gives_up_after_the_named_number_of_prompts() -> None:

@@ -15,6 +15,18 @@ from da3po.rollout.pipeline import PublishBetweenBatches, RolloutPipeline
 from da3po.types import StepBatch, StepStats
 
 
+class Taken:
+    """A snapshot of a story's collector; the story counts how often it was written out."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.collected = story.collected
+
+    def state_dict(self) -> dict[str, Any]:
+        self.story.num_written += 1
+        return {"collected": self.collected}
+
+
 class Story:
     """A collector, a learner and weights in one, that write down what happens in which order."""
 
@@ -25,6 +37,7 @@ class Story:
         self.events: list[str] = []
         self.version = 0
         self.collected = 0
+        self.num_written = 0
         self.collecting = False
         self.made_by: dict[int, int] = {}
 
@@ -53,8 +66,8 @@ class Story:
             plain_advantages=(0.5,),
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"collected": self.collected}
+    def snapshot(self) -> Taken:
+        return Taken(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.collected = state["collected"]
@@ -185,3 +198,12 @@ async def test_on_policy_the_state_of_a_step_is_the_position_alone() -> None:
         assert pipeline.state_of(5) == {"collector": {"collected": 5}, "ready": []}
         await anext(batches)
         assert pipeline.state_of(5) == {"collector": {"collected": 5}, "ready": []}
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+async def test_the_collector_is_written_out_for_a_checkpoint_alone(max_lag: int) -> None:
+    story = Story()
+    pipeline = await tell(story, max_lag, until=4)
+    assert story.num_written == 0
+    assert pipeline.state_of(4)["collector"] == {"collected": 4}
+    assert story.num_written == 1
