@@ -74,6 +74,15 @@ def _group_size(config: Config) -> Iterator[str]:
         yield f"algo.dynamic_sampling.min_graded={sampling.min_graded} is more than rollout.num_samples={num_samples}"
 
 
+def _surplus_age(config: Config) -> Iterator[str]:
+    age, lag = config.algo.dynamic_sampling.max_surplus_age, config.rollout.max_lag
+    if 0 < age <= lag:
+        yield (
+            f"algo.dynamic_sampling.max_surplus_age={age} is not above rollout.max_lag={lag}: groups can be that old "
+            f"when they are made, and would be kept to be thrown away; take {lag + 1} or more, or 0 to keep none"
+        )
+
+
 def _training_length(config: Config) -> Iterator[str]:
     yield from _too_long(config, longest_sequence(config, training=True))
 
@@ -185,6 +194,7 @@ PLANNING: tuple[Rule, ...] = (
     _updates,
     _overlong,
     _group_size,
+    _surplus_age,
     _warmup,
     _best,
     _training_length,

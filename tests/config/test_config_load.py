@@ -10,7 +10,7 @@ import pytest
 
 from da3po.config.build import leaves, to_tree
 from da3po.config.load import conf_dir, dump, load, parse_yaml
-from da3po.config.rules import EVALUATION, TRAINING, check
+from da3po.config.rules import EVALUATION, PLANNING, TRAINING, check, problems
 from da3po.config.schema import Config, ConfigError
 
 EXPERIMENTS = sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml"))
@@ -199,6 +199,10 @@ def _section_types(section):
         (["train.prompts_per_update=7"], "8 does"),
         (["rollout.max_tokens=100"], "algo.overlong.cache=1024 is longer than rollout.max_tokens=100"),
         (["algo.dynamic_sampling.min_graded=20"], "rollout.num_samples=16"),
+        (
+            ["algo.dynamic_sampling.max_surplus_age=2", "rollout.max_lag=2"],
+            "algo.dynamic_sampling.max_surplus_age=2 is not above rollout.max_lag=2",
+        ),
         (["engine.max_model_len=100"], "engine.max_model_len=100 is less than"),
         (["optim.schedule=cosine", "optim.warmup_steps=200"], "leaves nothing"),
         (["checkpoint.best=eval/avg@8", "eval.every=0", "eval.after=false"], "nothing is evaluated"),
@@ -213,6 +217,12 @@ def _section_types(section):
 def test_rules_between_sections(overrides, says):
     with pytest.raises(ConfigError, match=re.escape(says)):
         check(load(overrides), TRAINING)
+
+
+@pytest.mark.parametrize(("age", "lag"), [(0, 0), (0, 2), (1, 0), (2, 1)])
+def test_surplus_that_can_be_used_is_no_broken_rule(age, lag):
+    overrides = [f"algo.dynamic_sampling.max_surplus_age={age}", f"rollout.max_lag={lag}"]
+    assert problems(load(overrides), PLANNING) == []
 
 
 def test_all_broken_rules_are_reported_at_once():

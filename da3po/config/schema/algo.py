@@ -58,7 +58,8 @@ class DynamicSamplingConfig:
     on_starvation: raise | short_batch (train on what there is) | widen_band (take dropped groups whose rewards differ).
     max_empty_steps: attempts at a step, each without a single group, that end the run.
     max_surplus_age: versions of the weights that a group that was finished when a batch was full may lie behind when a
-        later step uses it; 0 generates all of them again, so that the run is the same whatever the timing.
+        later step uses it, more than rollout.max_lag; 0 generates all of them again, so that the run is the same
+        whatever the timing.
     """
 
     enabled: bool = True
