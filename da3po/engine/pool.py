@@ -36,7 +36,8 @@ class EnginePool:
         Args:
             config: `tp` (every worker of an engine receives weights), and how engines are watched.
             recovery: replaces engines; without it an engine that is lost stays lost.
-            in_flight_updates: engines take weights with samples in flight; otherwise a publication waits for them.
+            in_flight_updates: engines take weights with samples in flight, whose tokens each keep the log-prob and the
+                version of the weights that drew them; otherwise a publication waits for the samples.
         """
         if not engines:
             raise ValueError("a pool needs at least one engine")

@@ -32,7 +32,8 @@ class Engine(Protocol):
         """Take one full set of weights from the channel, load it, drop cached prefixes; return what arrived.
 
         Groups in flight go on under the new weights if the engine was made for that (EngineSpec.in_flight_updates),
-        and are an error otherwise.
+        and are an error otherwise. Every token keeps the log-prob and the version of the weights that drew it: tokens
+        drawn before are not scored again, and Completion.versions says where one version ends and the next begins.
         """
         ...
 

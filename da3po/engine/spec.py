@@ -17,7 +17,8 @@ class EngineSpec:
     seed: of the engine itself; every sample brings its own.
     engine_index: which engine of the pool; errors name it.
     num_threads: CPU threads for its matrix products.
-    in_flight_updates: take weights while samples are in flight; otherwise that is an error.
+    in_flight_updates: take weights while samples are in flight, whose tokens each keep the log-prob and the version of
+        the weights that drew them; otherwise that is an error.
     """
 
     model_path: str

@@ -17,7 +17,8 @@ class RolloutConfig:
     max_lag: steps that generation may run ahead of training. 0 is on-policy; with 1 the batch of the next step is
         generated while the learner works on this one, by weights one step older.
     in_flight_updates: with max_lag above 0, exchange weights while responses are being generated, which go on under
-        the new ones; otherwise new weights wait until a batch is complete.
+        the new ones, each token with the log-prob and the version of the weights that drew it; otherwise new weights
+        wait until a batch is complete.
     """
 
     num_prompts: int = 512

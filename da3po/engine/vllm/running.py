@@ -108,6 +108,7 @@ class RunningEngine:
 
         Raises EngineError while samples are in flight, unless the spec lets them go on: then what their tokens have
         left in the cache is computed again under the new weights, which so give the log-probs of all later tokens.
+        Those that were drawn before keep their log-probs and their version.
         """
         if self.busy and not self._spec.in_flight_updates:
             raise EngineError(f"{self._name} cannot take weights while {len(self._samples)} samples are in flight")
