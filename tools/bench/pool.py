@@ -5,7 +5,8 @@
 Every engine answers `rate` groups a second, so `efficiency`, the pool's groups a second over what its engines can do,
 is 1 where the pool is in nobody's way. `us_per_completion` is what the controller's process computes for a response:
 dispatch, checks, bookkeeping, watching, and the pretence itself. `core_at_1000_per_second` is the share of a core that
-1,000 responses a second take. Prints one JSON object.
+1,000 responses a second take. `publication_seconds` is what a publication takes beside the weights: these engines have
+them at once, and the pool still asks each to join a channel and to receive. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from da3po.config.schema import EngineConfig
 from da3po.engine.pool import EnginePool
@@ -22,7 +24,7 @@ from da3po.types import Completion, GroupRequest, GroupResult, SamplingParams, W
 
 
 class PretendedEngine:
-    """Answers so many groups a second, with the same tokens each time."""
+    """Answers so many groups a second, with the same tokens each time; its weights are a number alone."""
 
     def __init__(self, rate: float, num_tokens: int) -> None:
         self._seconds = 1 / rate
@@ -47,10 +49,11 @@ class PretendedEngine:
         return self.num_tokens
 
     async def open_channel(self, address: str, rank: int) -> None:
-        raise NotImplementedError("nothing is published here")
+        pass
 
     async def receive(self, version: int) -> WeightManifest:
-        raise NotImplementedError("nothing is published here")
+        self._completion = replace(self._completion, weight_version=version)
+        return WeightManifest(version=version, buckets=())
 
     async def close(self) -> None:
         pass
@@ -65,6 +68,7 @@ async def measure(num_engines: int, args: argparse.Namespace) -> dict[str, float
     sampling = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1, max_tokens=args.tokens)
     seeds = tuple(range(args.num_samples))
     num_requests = num_engines * args.per_engine
+    publication_seconds = await publish(pool, version=1)
     requests = [GroupRequest(key=key, prompt_ids=(1,), seeds=seeds, sampling=sampling) for key in range(num_requests)]
     wall, cpu = time.perf_counter(), time.process_time()
     keys = [result.key async for result in pool.generate(requests)]
@@ -80,7 +84,20 @@ async def measure(num_engines: int, args: argparse.Namespace) -> dict[str, float
         "efficiency": num_requests / wall / (num_engines * args.rate),
         "us_per_completion": cpu / num_completions * 1e6,
         "core_at_1000_per_second": cpu / num_completions * 1000,
+        "publication_seconds": publication_seconds,
     }
+
+
+async def publish(pool: EnginePool, version: int) -> float:
+    """Seconds."""
+    start = time.perf_counter()
+    async with pool.everyone() as audience:
+        await audience.open_channel("nowhere:0")
+        manifests = await audience.receive(version)
+        audience.confirm(version)
+    if {manifest.version for manifest in manifests} != {version} or len(manifests) != audience.num_receivers:
+        raise AssertionError("an engine was left out")
+    return time.perf_counter() - start
 
 
 def main() -> None:
