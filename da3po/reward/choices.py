@@ -9,7 +9,7 @@ from da3po.reward.extract import marked_answer, visible
 _GOLD = re.compile(r"(?:\(([A-J])\)(?:\s+.*)?|([A-J])[.:)]?(?:\s+[^\W\d_]{2,}.*)?|([A-J])[.:)]\s+\S.*)", re.DOTALL)
 _GOLD_SENTENCE = re.compile(r"answer is\s*:?\s*\(?([A-J])\)?(?![\w])", re.IGNORECASE)
 _DECORATION = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
-_LETTER = re.compile(r"(?<![A-Za-zÀ-ɏ0-9_'’\\])\(?([A-J])\)?(?![A-Za-zÀ-ɏ0-9_'’])")
+_LETTER = re.compile(r"(?<![A-Za-zÀ-ɏ0-9_'’\\])\(?([A-J])\)?(?![A-Za-zÀ-ɏ0-9_^'’])")
 # Naming one letter after another is no answer.
 _ALTERNATIVE = re.compile(r"\s*\)?\s*(?:,?\s*(?:or|and)|,|/)\s*\(?[A-HJ](?![\w'’])")
 _ONLY_LETTERS = re.compile(r"\W*[A-J](?:\W+(?:or|and)?\W*[A-J])+\W*")
@@ -38,14 +38,16 @@ def names_choice(answer: str, letter: str) -> bool:
 
 
 def choice_of_response(response: str) -> str | None:
-    """The letter that a response settles on; None if it names none, "" if it names several at once or only rules some out."""
+    """The letter that a response settles on; None if it names none, "" if it names several or only rules some out."""
     text = visible(response)
     if text is None:
         return None
     marked = marked_answer(text)
     if marked is not None:
-        letters = set(_LETTER.findall(_DECORATION.sub(r"\1", marked)))
-        return letters.pop() if len(letters) == 1 else "" if letters else None
+        marked = _DECORATION.sub(r"\1", marked)
+        named = list(_LETTER.finditer(marked))
+        letters = {letter[1] for letter in named if not _is_negated(marked, letter.start())}
+        return letters.pop() if len(letters) == 1 else "" if named else None
     anchored = [anchor for anchor in _ANCHOR.finditer(text) if not _NEGATION.search(anchor.group())]
     if anchored:
         return "" if _ALTERNATIVE.match(text, anchored[-1].end()) else anchored[-1][1]

@@ -32,7 +32,7 @@ _QUOTES = re.compile(r"^(?:\\?[\"'“*]|\s)+")
 _CLOSING_QUOTES = "\"'”"
 # Words between "the answer is" and the answer.
 _ADVERBS = re.compile(
-    r"(?:(?:clearly|simply|just|exactly|therefore|thus|then|indeed|about|approximately|roughly|obviously|only|always|hence"
+    r"(?:(?:clearly|simply|just|exactly|therefore|thus|then|indeed|about|approximately|around|roughly|obviously|only|always|hence"
     r"|also|equal to|given by|in fact)(?![A-Za-z])[\s,:]*)+",
     re.IGNORECASE,
 )
@@ -45,7 +45,7 @@ _EMPHASIS = re.compile(r"(?<![\w)}\]])\*\*|\*\*(?![\w(-])|`")
 _MINUS = re.compile(r"(?:minus|negative)\s", re.IGNORECASE)
 # Words right before a number that make another statement of it: `at least 5`, `not equal to 5`, `half of 12`.
 _QUALIFIER = re.compile(
-    r"(?:\b(?:not|never|cannot|at\s+(?:the\s+)?(?:least|most)|than|twice|thrice|double|times|exceeds?|exceeding|over|under|above"
+    r"(?:\b(?:not|never|cannot|at\s+(?:the\s+)?(?:least|most)|than|different\s+from|twice|thrice|double|times|exceeds?|exceeding|over|under|above"
     r"|below|beyond|up\s+to|base|(?:square|cube|cubic)\s+root|(?:anything|everything|all|any)\s+(?:\w+\s+)?(?:but|except)"
     r"|(?:half|third|quarter|triple|square|cube|root|factorial|reciprocal|inverse|opposite|multiple)\s+of|half)|n't)"
     r"(?:\s+(?:be|been|equals?|to|of|the|a|an|exactly|possibly))*\s*$",

@@ -76,15 +76,22 @@ _DEGREE_WORD = re.compile(
     r"(?<=[\d}\s])\s*(?:\\text\{\s*(?:degrees?|deg)\.?\s*\}|\\degrees?(?![A-Za-z])|deg(?:rees?)?\.?$)"
 )
 # Words before a value that leave it what it is, and a remark in brackets behind a number.
-_HEDGE = re.compile(r"^\s*(?:(?:\\approx|(?:about|approximately|roughly|exactly|only)(?![A-Za-z]))\s*)+(?=[^\s=])")
+_HEDGE = re.compile(
+    r"^\s*(?:(?:\\approx|(?:about|approximately|around|roughly|exactly|only)(?![A-Za-z]))\s*)+(?=[^\s=])"
+)
 _ANNOUNCEMENT = re.compile(
     r"^\s*(?:\\text\s*\{[^{}\d]*(?:\b(?:is|are)|[:=])\s*\}|(?:the\s+)?(?:final\s+)?answer\s*(?:is(?![a-z])|[:=]))\s*(?=\S)",
     re.IGNORECASE,
 )
+# `not 6 but 5` and `5, not 6`.
+_CONTRAST = re.compile(
+    r"^\s*not\s+-?[\d.]+\s*,?\s+but\s+(?:rather\s+)?(?=\S)|(?<=\d)\s*,\s*(?:and\s+)?not\s+-?[\d.]*\d\s*$"
+)
 _NEGATIVE = re.compile(r"^\s*(?:minus|negative)\s+(?=[\d.\\]|infinity)")
 _REMARK = re.compile(
-    r"(?<=\d)\s*(?:\(\s*(?:\\text\{)?|\\text\{\s*\()\s*(?:(?:square |cubic )?units?|in total|total|altogether|approximately|approx\.?"
-    r"|about|exactly|exact|rounded)\s*(?:\}\s*\)|\)\s*\}|\))\s*$"
+    r"(?<=\d)\s*(?:\(\s*(?:\\text\{)?|\\text\{\s*\()\s*"
+    r"(?:(?:square |cubic )?units?|in total|total|altogether|approximately|approx\.?|about"
+    r"|exactly|exact|rounded)\s*(?:\}\s*\)|\)\s*\}|\))\s*$"
 )
 _TIMES_LETTER = re.compile(r"(?<=\d)(?:\s*[xX]\s*(?=10\s*\^)|\s+[xX]\s+(?=\d))")
 _PYTHON_POWER = re.compile(r"(?<=[\w)}\]])(?:\*\*| \*\* )(?:(-?\w+)|\(([^()]*)\))")
@@ -183,6 +190,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (_CLOCK_HALF, lambda half: f" {half[1].lower()}m"),
     (_RATIO_WORDS, r"\1:\2"),
     (_ANNOUNCEMENT, ""),
+    (_CONTRAST, ""),
     (_HEDGE, ""),
     (_NEGATIVE, "-"),
     (_REMARK, ""),

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from da3po.reward.number_words import split_words
 from da3po.reward.numbers import Number, parse_decimal_comma, parse_number
-from da3po.reward.units import ANY, read_unit
+from da3po.reward.units import ANY, is_known, is_name, read_unit
 
 PERCENT = "%"
 DEGREE = "°"
@@ -21,10 +22,31 @@ _SYMBOL_UNIT = re.compile(
     r"\s*(cm|mm|km|dm|m|kg|mg|g|ml|mL|L|ft|mph|kph|km/h|m/s|Hz|kHz|MHz|eV|kJ|min|hrs?|sec|ms|in|lbs?|oz)"
     r"(?:\s*\^\s*\{?\s*\d+\s*\}?)?$"
 )
-_MULTIPLES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_MULTIPLE = re.compile(rf"(.{{1,30}}?)\s*(?:\\text\{{\s*)?({'|'.join(_MULTIPLES)})\s*\}}?", re.IGNORECASE)
+_MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_MULTIPLE = re.compile(
+    rf"(?P<count>.{{1,30}}?)\s*(?P<text>\\text\{{\s*)?(?P<multiple>{'|'.join(_MULTIPLES)})(?![A-Za-z])\s*(?P<unit>.{{0,60}})",
+    re.IGNORECASE,
+)
+_TEMPERATURE = re.compile(
+    r"\s*(?:(?:\^\s*\{?\s*\\circ\s*\}?\s*)(?:\\text\{\s*)?|(?:\\text\{\s*)?degrees?\s+)(C|F|celsius|fahrenheit)\s*\}?$",
+    re.IGNORECASE,
+)
+# `5 (cm)`; one letter in brackets is a factor.
+_BRACKETED_UNIT = re.compile(
+    r"\s*(?:\(\s*(?:\\text\s*\{\s*)?|\\text\s*\{\s*\(\s*)([A-Za-z][A-Za-z/ ]*[A-Za-z])\s*(?:\}\s*\)|\)\s*\}|\))$"
+)
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _EXPONENT = re.compile(r"\^\s*\{?\s*(-?\d)")
-_NOT_UNITS = frozenset(["and", "or", "to", "through", "i", "am", "pm"])
+_NOT_UNITS = frozenset((
+    "and", "or", "to", "through", "i", "am", "pm", "at", "if", "when", "where", "whenever", "unless", "over", "by",
+    "except", "but", "not", "is", "are", *_MULTIPLES,
+))  # fmt: skip
+# Words that go on reckoning with the number before them.
+_RECKONING = re.compile(
+    r"^(?:squared|cubed|factorial)(?![A-Za-z])|(?:^|\s)(?:plus|minus|times\s+\S|than|divided|multiplied|modulo|mod|base|choose|point|half|halves|thirds?"
+    r"|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|percentage)(?![A-Za-z])",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +77,41 @@ class Quantity:
 
 def parse_quantity(text: str) -> Quantity | None:
     """A number with or without a unit; None if `text` is anything else."""
-    number = parse_number(text) or _parse_multiple(text)
+    number = parse_number(text)
     if number is not None:
         return Quantity(number, "")
-    bare, unit, size = split_unit(text)
+    multiple = _parse_multiple(text)
+    if multiple is not None:
+        return multiple
+    bare, unit, size = _split_words(text) or split_unit(text)
     number = parse_number(bare) if unit else None
     return Quantity(number, unit, size) if number is not None else None
 
 
-def _parse_multiple(text: str) -> Number | None:
-    """`1.5 million`."""
+def _split_words(text: str) -> tuple[str, str, Fraction] | None:
+    """`two and a half hours`: the unit begins where the words of the number end."""
+    parts = split_words(_TEXT.sub(r"\1", text))
+    if parts is None:
+        return None
+    number, name = parts
+    is_unit = _WORD_UNIT.fullmatch(f" {name}") and _can_be_unit(name) and not name.startswith("of ") and is_name(name)
+    return (number, *read_unit(name)) if is_unit else (text, "", Fraction(1))
+
+
+def _parse_multiple(text: str) -> Quantity | None:
+    """`1.5 million`, `2 million dollars`: the multiple belongs to the number, what follows it is the unit."""
     match = _MULTIPLE.fullmatch(text)
-    number = parse_number(match[1]) if match else None
-    return Number(number.value * _MULTIPLES[match[2].lower()]) if match and number is not None else None
+    number = parse_number(match["count"]) if match else None
+    if not match or number is None:
+        return None
+    unit = match["unit"].strip()
+    if match["text"]:
+        unit = rf"\text{{{unit}" if unit.strip("} ") else unit.replace("}", "", 1)
+    rest = parse_quantity(f"1 {unit}".strip())
+    if rest is None:
+        return None
+    value = number.value * _MULTIPLES[match["multiple"].lower()] * rest.number.value
+    return Quantity(Number(value), rest.unit, rest.size)
 
 
 def parse_comma_quantity(text: str) -> Quantity | None:
@@ -79,6 +123,12 @@ def parse_comma_quantity(text: str) -> Quantity | None:
 
 def split_unit(text: str) -> tuple[str, str, Fraction]:
     """The expression without its unit, what that measures ("" if there is none), and its size."""
+    temperature = _TEMPERATURE.search(text)
+    if temperature and text[: temperature.start()].strip():
+        return text[: temperature.start()].strip(), temperature[1][0].upper(), Fraction(1)
+    bracketed = _BRACKETED_UNIT.search(text)
+    if bracketed and is_known(bracketed[1]) and text[: bracketed.start()].strip():
+        return text[: bracketed.start()].strip(), *read_unit(bracketed[1])
     for pattern, unit in ((_PERCENT, PERCENT), (_DEGREE, DEGREE)):
         bare = pattern.sub("", text)
         if bare != text and bare.strip():
@@ -87,7 +137,11 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
         match = pattern.search(text)
         if match and text[: match.start()].strip():
             name = next((group for group in match.groups() if group), "").strip()
-            if name.split(" ", 1)[0] not in _NOT_UNITS:
+            if _can_be_unit(name) and (pattern is not _WORD_UNIT or is_name(name)):
                 power = _EXPONENT.search(match.group())
                 return text[: match.start()].strip(), *read_unit(name, int(power[1]) if power else 1)
     return text, "", Fraction(1)
+
+
+def _can_be_unit(name: str) -> bool:
+    return name.split(" ", 1)[0].lower() not in _NOT_UNITS and not _RECKONING.search(name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from fractions import Fraction
 
 from da3po.reward.brackets import split, tokens
 from da3po.reward.quantities import parse_quantity
@@ -13,6 +15,8 @@ Same = Callable[[str, str], bool]
 _RATIO = re.compile(r"\s*[^:=<>]+(?::[^:=<>]+)+")
 _CLOCK = re.compile(r"\s*(\d{1,2}):(\d\d)(?::(\d\d))?\s*([ap]m)?\s*")
 _BASED = re.compile(r"(?:\(|\\text\{)?([0-9A-Za-z]+)[)}]?_(?:\{\(?(\d{1,2})\)?\}|(\d{1,2}))")
+_SYMBOL = re.compile(r"[A-Za-z]")  # one letter with an index is a symbol, in which R and r differ
+_LITERAL = re.compile(r"[0-9A-Z]+")  # and a small one is never a digit of a number
 _MODULUS = re.compile(
     r"\s*(?:\\pmod\s*(?:\{\s*(\w+)\s*\}|(\w))|\(\s*(?:\\(?:bmod|mod)|mod)\s*\{?\s*(\w+)\s*\}?\s*\))\s*$"
 )
@@ -65,19 +69,38 @@ def _same_ratio(gold: str, answer: str, same: Same) -> bool | None:
     left, right = split(gold, (":",)), split(answer, (":",))
     if len(left) != len(right):
         return False
-    values = [[parse_quantity(part) for part in side] for side in (left, right)]
-    is_time = any(re.fullmatch(r"0\d|00", part.strip()) for part in (*left, *right))
-    if not is_time and all(value and value.number.value for side in values for value in side):
-        numbers = [[value.number.value for value in side if value] for side in values]
+    numbers = None if _are_times(gold, answer) else [_terms(side) for side in (left, right)]
+    if numbers and numbers[0] and numbers[1]:
         return all(a * numbers[1][0] == b * numbers[0][0] for a, b in zip(*numbers, strict=True))
     return all(same(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _are_times(gold: str, answer: str) -> bool:
+    """Whether two of the form a:b are times of day. A ratio as reference is in lowest terms; 9:05 is no ratio."""
+    if any(re.search(r":\s*(?:0\d|00)(?!\d)|^\s*0\d", text) for text in (gold, answer)):
+        return True
+    clock = _CLOCK.fullmatch(gold)
+    if not clock or int(clock[1]) >= 24 or int(clock[2]) >= 60:
+        return False
+    return math.gcd(int(clock[1]), int(clock[2])) > 1
+
+
+def _terms(side: list[str]) -> list[Fraction] | None:
+    """The terms of a ratio, in one unit where they measure the same; None if one is no number or 0."""
+    quantities = [quantity for part in side if (quantity := parse_quantity(part)) and quantity.number.value]
+    if len(quantities) != len(side):
+        return None
+    in_one_unit = len({quantity.unit for quantity in quantities}) == 1
+    return [quantity.number.value * (quantity.size if in_one_unit else 1) for quantity in quantities]
 
 
 def _same_based(gold: str, answer: str, same: Same) -> bool | None:
     left, right = (_BASED.fullmatch(re.sub(r"\s+", "", text)) for text in (gold, answer))
     if left and right:
-        return left[1].upper() == right[1].upper() and _base_of(left) == _base_of(right)
-    if right and gold.isdigit():
+        as_symbols = _SYMBOL.fullmatch(left[1]) or _SYMBOL.fullmatch(right[1])
+        digits = [side[1] if as_symbols else side[1].upper() for side in (left, right)]
+        return digits[0] == digits[1] and _base_of(left) == _base_of(right)
+    if right and gold.isdigit() and _LITERAL.fullmatch(right[1]):
         return _value(right) == int(gold)
     return None
 

@@ -44,6 +44,8 @@ TOLERANCE = sympy.Float(10) ** -30
 
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _DEGREES = re.compile(r"(\d+)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})")
+# The grammar leaves transposes out; as a power, that of A is not A.
+_TRANSPOSE = re.compile(r"\^\s*(?:T|\\top(?![A-Za-z])|\{\s*(?:T|\\top|\\intercal)\s*\})")
 _DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?![\d.])")
 
 
@@ -88,7 +90,7 @@ def value_of(text: str) -> Fraction | None:
 @functools.lru_cache(maxsize=512)
 def parse(text: str) -> Any:
     """The SymPy object of normalised LaTeX, decimals made exact; None if the grammar does not know it."""
-    exact = _DECIMAL.sub(_exact_decimal, text)
+    exact = _TRANSPOSE.sub("^{(T)}", _DECIMAL.sub(_exact_decimal, text))
     if _TRIGONOMETRY.search(exact):
         exact = _DEGREES.sub(r"(\\frac{\1 \\pi}{180})", exact)
     try:

@@ -8,8 +8,6 @@ from fractions import Fraction
 
 ANY = "any"
 """A unit that contradicts none, such as "units"."""
-THINGS = "things"
-"""What is counted: people, ways, apples. Two words for it do not contradict each other."""
 
 _FACTORS: Mapping[str, Mapping[str, Fraction | int]] = {
     "m": {
@@ -25,13 +23,14 @@ _FACTORS: Mapping[str, Mapping[str, Fraction | int]] = {
         "s": 1, "sec": 1, "second": 1, "ms": Fraction(1, 1000), "min": 60, "minute": 60, "h": 3600, "hr": 3600,
         "hour": 3600, "day": 86400, "week": 604800,
     },
-    "year": {"year": 1, "yr": 1, "years old": 1, "year old": 1, "month": Fraction(1, 12)},
+    "year": {"year": 1, "yr": 1, "years old": 1, "year old": 1, "month": Fraction(1, 12), "decade": 10, "century": 100},
     "g": {"g": 1, "gram": 1, "kg": 1000, "kilogram": 1000, "mg": Fraction(1, 1000), "milligram": Fraction(1, 1000)},
     "lb": {"lb": 1, "pound": 1, "oz": Fraction(1, 16), "ounce": Fraction(1, 16)},
     "L": {
         "l": 1, "liter": 1, "litre": 1, "ml": Fraction(1, 1000), "milliliter": Fraction(1, 1000),
         "millilitre": Fraction(1, 1000),
     },
+    "gallon": {"gallon": 1, "gal": 1, "quart": Fraction(1, 4), "pint": Fraction(1, 8), "cup": Fraction(1, 16)},
     "$": {"dollar": 1, "usd": 1, "cent": Fraction(1, 100)},
     "€": {"euro": 1, "eur": 1},
     "yuan": {"yuan": 1, "rmb": 1},
@@ -39,20 +38,50 @@ _FACTORS: Mapping[str, Mapping[str, Fraction | int]] = {
     "rad": {"rad": 1, "radian": 1},
 }  # fmt: skip
 _KNOWN = {name: (base, Fraction(factor)) for base, names in _FACTORS.items() for name, factor in names.items()}
+_PLURALS = {
+    "people": "person", "men": "man", "women": "woman", "children": "child", "dice": "die", "bus": "bus", "gas": "gas",
+    "buses": "bus", "mice": "mouse", "teeth": "tooth", "knives": "knife", "loaves": "loaf", "leaves": "leaf",
+    "halves": "half", "shelves": "shelf", "lives": "life",
+}  # fmt: skip
+# Of letters so few that any other would be a product of symbols: `3 xy`.
+_SHORT = frozenset((
+    *_PLURALS, "man", "die", "way", "pts", "rpm", "mpg", "psi", "atm", "mol", "amp", "ohm", "fps", "bpm", "hz", "khz",
+    "mhz", "ev", "box", "boy", "egg", "car", "pen", "bag", "cat", "dog", "toy", "cow", "pig", "hen", "bee", "row",
+    "per", "cu", "sq",
+))  # fmt: skip
+_LONGEST_SHORT = 3
 _ALIASES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h"}
-_PER = re.compile(r"\s*/\s*|\s+per\s+|(?<=[a-z])per(?=hour|second|minute)")
-_POWER_WORD = re.compile(r"(square|sq\.?|cubic|cu\.?)\s*(?=[a-z])")
+_PER = re.compile(r"\s*/\s*|(?:^|\s+)per\s+|(?<=[a-z])per(?=hour|second|minute)")
+# `cups` and `squares` are no powers.
+_POWER_WORD = re.compile(r"(square|sq|cubic|cu)(?:\s+|\.\s*|(?=ft|in|cm|mi|yd))(?=[a-z])")
 _POWERS = {"s": 2, "c": 3}
+_SIBILANTS = ("sses", "xes", "zes", "ches", "shes")
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*(\d)\s*\}?$")
-_MIN_NOUN = 4
+
+
+def is_name(word: str) -> bool:
+    """Whether a bare word behind a number can be a unit or a noun, and is no product of symbols."""
+    parts = re.findall("[a-z]+", word.lower())
+    if any(len(part) == 1 and part != "a" and not is_known(part) for part in parts):
+        return False
+    if not word.isascii() or max(map(len, parts), default=0) > _LONGEST_SHORT:
+        return True
+    return all(part in _SHORT or is_known(part) for part in parts)
+
+
+def is_known(word: str) -> bool:
+    """Whether a name is a unit of the table, in the singular or the plural, to a power or per another one."""
+    factors = (_POWER_WORD.sub("", factor) for factor in _PER.split(word.lower().strip()))
+    return all(any(one in _KNOWN or one in _ALIASES for one in _singulars(factor)) for factor in factors)
 
 
 def read_unit(name: str, power: int = 1) -> tuple[str, Fraction]:
     """(what is measured, size of the unit): cm to the second power is ("m^2", 1/10000), km/h is ("m/s", 5/18).
 
-    power: of the last factor. A unit that is not known measures itself, or counts things if it is a word.
+    power: of the last factor. A unit that is not known measures itself: apples are no oranges.
     """
     word = re.sub(r"[\s~]+", " ", name.lower()).strip().rstrip(".")
+    word = word.replace(" squared", "^2").replace(" cubed", "^3")
     factors = _PER.split(_ALIASES.get(word, word))
     read = [_factor(factor, power if place == len(factors) - 1 else 1) for place, factor in enumerate(factors)]
     size = read[0][1]
@@ -69,10 +98,22 @@ def _factor(word: str, power: int) -> tuple[str, Fraction]:
     word = word.strip().rstrip(".")
     if word in ("", "unit", "units", "point", "points"):
         return ANY, Fraction(1)
-    for candidate in (word, word.removesuffix("s"), word.removesuffix("es")):
+    for candidate in _singulars(word):
         if candidate in _KNOWN:
             base, factor = _KNOWN[candidate]
             return (base if power == 1 else f"{base}^{power}"), factor**power
-    is_noun = not word.isascii() or (len(word) >= _MIN_NOUN and word.replace(" ", "").isalpha())
-    base = THINGS if is_noun else word.removesuffix("s").replace(" ", "")
+    base = _singulars(word)[-1].replace(" ", "")
     return (base if power == 1 else f"{base}^{power}"), Fraction(1)
+
+
+def _singulars(word: str) -> tuple[str, ...]:
+    """What a noun may be the plural of, the likeliest last: boxes, cities, classes, people."""
+    *before, noun = word.split(" ")
+    found = [word, word.removesuffix("s"), word.removesuffix("es")]
+    if noun in _PLURALS:
+        found.append(" ".join((*before, _PLURALS[noun])))
+    elif noun.endswith("ies") and len(noun) > 4:
+        found.append(word.removesuffix("ies") + "y")
+    elif not noun.endswith(_SIBILANTS):
+        found.append(word if noun.endswith("ss") else word.removesuffix("s"))
+    return tuple(found)
