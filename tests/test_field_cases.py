@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,13 @@ CASES = {
     "R08 one of two answers is accepted": (GRADING, r"| `1331 and 1728` | `\boxed{1728}` | wrong |"),
     "R11 the order of gold and answer": ("tests/reward/test_reward_graders.py", "test_the_reference_comes_first"),
     "R12 two boxes": (GRADING, r"| `7` | `\boxed{3} wait, actually \boxed{7}` | correct |"),
-    "R13 a bold final answer": (FIELD, "# R13"),
+    "R13 a bold final answer": (FIELD, "test_a_bold_final_answer"),
     "R14 equations that end in = 0": (GRADING, r"| `3x-y+13=0` | `\boxed{3x+4y+14=0}` | wrong |"),
     "R15 sqrt(1/n) and f(x) = 0": (GRADING, r"| `f(x)=0` | `\boxed{\forall x>0, f(x)=0}` | wrong |"),
     "R16 a prefix that parses": (GRADING, r"| `4` | `\boxed{4\sqrt(2)}` | wrong |"),
     "R18 leading zeros": (GRADING, r"| `10` | `\boxed{010}` | correct |"),
-    "R19 a long remark after the answer, a long answer": (FIELD, "R19: a box of more than 150"),
-    "R21 no think tags": (FIELD, "R21: no tags around it"),
+    "R19 a long remark after the answer, a long answer": (FIELD, "test_a_long_remark_and_a_long_box"),
+    "R21 no think tags": (FIELD, "test_no_tags_around_a_box"),
     "R21 batches without reward are warned of": (
         "tests/reward/test_reward_pool.py",
         "test_a_run_that_begins_without_a_right_answer_is_warned_of",
@@ -35,9 +36,9 @@ CASES = {
         "tests/loop/test_loop_with_fakes.py",
         "test_prompts_that_are_never_solved_end_the_run",
     ),
-    "R22 several ###Response and </think>": (FIELD, "# R22"),
+    "R22 several ###Response and </think>": (FIELD, "test_several_responses_and_ends_of_thought"),
     "R23 fbox, no braces, nested boxes": (GRADING, r"| `42` | `\fbox{42}` | correct |"),
-    "R24 broken boxes": (FIELD, "# R24"),
+    "R24 broken boxes": (FIELD, "test_broken_boxes"),
     "R28 golds of the evaluation in training": (
         "tests/loop/test_loop_evaluation.py",
         "test_training_keeps_its_own_answers_around_an_evaluation",
@@ -52,7 +53,10 @@ CASES = {
     "D03 the length filter is in one place": ("tests/data/test_one_length_filter.py", "test_one_filter_for_every_path"),
     "D04 the filter keeps the order": ("tests/data/test_prompts.py", "test_order_is_kept"),
     "D07 untidy jsonl files": ("tests/data/test_sources.py", "test_an_untidy_jsonl_file"),
-    "D07 order of a resumable writer": ("tests/eval/test_record.py", "goes_on_and_ends_as_an_uninterrupted_one"),
+    "D07 order of a resumable writer": (
+        "tests/eval/test_record.py",
+        "test_an_interrupted_evaluation_goes_on_and_ends_as_an_uninterrupted_one",
+    ),
     "S01 nothing but degenerate groups": ("tests/rollout/test_rollout_collector.py", "test_a_step_gives_up_after_the"),
     "S01 the run ends with a checkpoint": ("tests/e2e/test_e2e_variants.py", "test_data_that_is_too_hard_ends_the_run"),
     "S02 steps and epochs": ("tests/loop/test_loop_with_fakes.py", "test_steps_count_updates_and_epochs_count_prompts"),
@@ -72,13 +76,12 @@ CASES = {
     "A04 a group without signal": ("tests/pack/test_pack_packer.py", "test_a_group_without_signal_counts_in_the"),
     "A07 dual clip": ("tests/algo/test_algo_losses.py", "test_dual_clip_bounds_negative_advantages_only"),
     "A07 its bound": ("tests/algo/test_algo_losses.py", "test_dual_clip_below_one_is_refused"),
-    # One path shapes rewards, that of training; the room of evaluations may not import the one with the penalty.
     "A08 on and off": ("tests/algo/test_algo_overlong.py", "test_switch"),
-    "A08 in training": ("tests/rollout/test_rollout_postprocess.py", "shaping_added_afterwards"),
-    "A08 not in evaluation": (
-        "docs/architecture.md",
-        "| `eval` | `types`, `config.schema`, `runtime`, `data`, `reward`, `engine.protocol` |",
+    "A08 in training": (
+        "tests/rollout/test_rollout_postprocess.py",
+        "test_p_hat_is_taken_from_outcomes_and_shaping_added_afterwards",
     ),
+    "A08 not in evaluation": ("tests/loop/test_loop_evaluation.py", "test_an_evaluation_knows_no_overlong_penalty"),
     "A09 its edges": ("tests/algo/test_algo_overlong.py", "test_equation_8"),
     "A09 no slope": ("tests/algo/test_algo_overlong.py", "test_no_cache_switches_the_slope_off"),
     "A09 the filter comes first": ("tests/rollout/test_rollout_postprocess.py", "test_all_correct_is_dropped_whatever"),
@@ -100,7 +103,7 @@ CASES = {
     "A13 on real ranks": ("tests/learner/test_learner_matrix.py", "test_every_budget_equals_the_single_process"),
     "L01 by hand": ("tests/learner/test_learner_logprobs.py", "test_temperature_divides_logits_not_log_probs"),
     "L01 in vLLM": ("tests/engine/test_engine_vllm.py", "test_logprobs_are_those_of_the_processed_distribution"),
-    "L01 end to end": ("tests/e2e/test_e2e_train.py", "MAX_MEAN_MISMATCH"),
+    "L01 end to end": ("tests/e2e/test_e2e_train.py", "test_engine_and_learner_agree_before_and_after_every_update"),
     "L03 generation_config": ("tests/engine/test_engine_vllm.py", "test_generation_config_is_not_obeyed"),
     "L04 no dropout": ("tests/learner/test_learner_layouts.py", "test_two_forward_passes_are_equal_bit_for_bit"),
     "L04 L10 as transformers": ("tests/learner/test_learner_layouts.py", "test_logprobs_equal_transformers"),
@@ -111,7 +114,7 @@ CASES = {
     ),
     "L09 every stop id": ("tests/engine/test_engine_vllm.py", "test_every_stop_id_of_the_model_stops_and_is_kept"),
     "L09 ignore_eos": ("tests/engine/test_engine_vllm.py", "test_ignore_eos_goes_on_to_max_tokens_past_either"),
-    "L10 gradients": ("tests/learner/test_learner_matrix.py", "assert_equals_single"),
+    "L10 gradients": ("tests/learner/test_learner_matrix.py", "test_every_layout_equals_the_single_process"),
     "L10 padding is never counted": ("tests/learner/test_learner_logprobs.py", "test_tiles_and_padding_change_nothing"),
     "P02 log-probs under sequence parallelism": (
         "tests/learner/test_learner_layouts.py",
@@ -127,8 +130,14 @@ CASES = {
         "tests/models/test_models_families.py",
         "test_the_last_stage_of_a_tied_model_fills_its_copy_from_the_embedding",
     ),
-    "H02 through pipeline stages": ("tests/convert/test_convert_layouts.py", "exported_as_it_was_trained"),
-    "H03 padding of the vocabulary": ("tests/convert/test_convert_layouts.py", "goes in again"),
+    "H02 through pipeline stages": (
+        "tests/convert/test_convert_layouts.py",
+        "test_a_model_goes_through_a_layout_unchanged_and_is_exported_as_it_was_trained",
+    ),
+    "H03 padding of the vocabulary": (
+        "tests/convert/test_convert_layouts.py",
+        "test_a_model_goes_through_a_layout_unchanged_and_is_exported_as_it_was_trained",
+    ),
     "H03 rows and config": (
         "tests/convert/test_convert_command.py",
         "test_every_family_and_shape_comes_back_byte_for_byte",
@@ -137,16 +146,31 @@ CASES = {
         "tests/convert/test_convert_command.py",
         "test_every_family_and_shape_comes_back_byte_for_byte",
     ),
-    "H05 their log-probs": ("tests/convert/test_convert_layouts.py", "H02, H05"),
-    "H06 layers of later stages": ("tests/models/test_models_families.py", "number_layers_from_the_start_of_the_model"),
-    "H06 through pipeline stages": ("tests/convert/test_convert_layouts.py", "def check_bytes"),
-    "H06 in weight sync": ("tests/learner/test_learner_layouts.py", "receives=name in"),
+    "H05 their log-probs": (
+        "tests/convert/test_convert_layouts.py",
+        "test_a_model_goes_through_a_layout_unchanged_and_is_exported_as_it_was_trained",
+    ),
+    "H06 layers of later stages": (
+        "tests/models/test_models_families.py",
+        "test_stages_own_every_tensor_once_and_number_layers_from_the_start_of_the_model",
+    ),
+    "H06 through pipeline stages": (
+        "tests/convert/test_convert_layouts.py",
+        "test_a_model_goes_through_a_layout_unchanged_and_is_exported_as_it_was_trained",
+    ),
+    "H06 in weight sync": ("tests/learner/test_learner_layouts.py", "test_published_weights_arrive_whole"),
     "H07 rope_theta in both dialects": ("tests/convert/test_convert_companions.py", "test_either_dialect_becomes_both"),
-    "H07 far positions": ("tests/learner/test_learner_layouts.py", "LONG = ((20, 300)"),
+    "H07 far positions": ("tests/learner/test_learner_layouts.py", "test_logprobs_equal_transformers"),
     "H08 the factor of llama3": ("tests/convert/test_convert_companions.py", "test_transformers_reads_both_dialects"),
     "H08 other rope types": ("tests/convert/test_convert_companions.py", "test_other_rope_types_are_refused_by_name"),
-    "H09 files beside the weights": ("tests/convert/test_convert_companions.py", "is_kept_byte_for_byte"),
-    "H09 the engine stops": ("tests/convert/test_convert_layouts.py", "stops_at_every_end_of_sequence"),
+    "H09 files beside the weights": (
+        "tests/convert/test_convert_companions.py",
+        "test_every_file_but_weights_and_reports_is_kept_byte_for_byte",
+    ),
+    "H09 the engine stops": (
+        "tests/convert/test_convert_layouts.py",
+        "test_the_engine_stops_at_every_end_of_sequence_of_an_exported_model",
+    ),
     "G02 a field without its option": (
         "tests/config/test_config_documented.py",
         "test_every_option_takes_its_own_default_without_a_plus",
@@ -162,7 +186,7 @@ CASES = {
         "test_numbers_of_a_file_are_numbers",
     ),
     "G03 numbers in every spelling": ("tests/config/test_config_load.py", "test_numbers_in_every_spelling"),
-    "G03 what is no number": ("tests/config/test_config_load.py", '("rollout.num_samples=010", "whole number")'),
+    "G03 what is no number": ("tests/config/test_config_load.py", "test_a_wrong_override_is_refused_and_says_why"),
     "G03 underscores": ("tests/config/test_config_load.py", "test_underscores_in_whole_numbers_are_grouping"),
     "G04 a mistyped option": (
         "tests/config/test_config_documented.py",
@@ -247,7 +271,7 @@ CASES = {
     ),
     "W03 the sender dies half-way": (
         "tests/sync/test_sync_channel.py",
-        "that_dies_or_hangs_half_way_ends_the_receiver",
+        "test_a_sender_that_dies_or_hangs_half_way_ends_the_receiver_in_time",
     ),
     "W03 never from half of the weights": (
         "tests/engine/test_engine_vllm.py",
@@ -288,10 +312,13 @@ CASES = {
         "tests/engine/test_engine_ports.py",
         "test_four_engines_start_at_once_among_taken_ports",
     ),
-    "E02 stale variables": ("tests/engine/conftest.py", "Left over from other launches; none of them may reach"),
+    "E02 stale variables": ("tests/engine/test_engine_vllm.py", "test_its_ports_are_not_privileged"),
     "E02 ports": ("tests/engine/test_engine_vllm.py", "test_its_ports_are_not_privileged"),
     "E05 normal end": ("tests/e2e/test_e2e_train.py", "test_nothing_is_left_running"),
-    "E05 kill -9 and SIGTERM": ("tests/e2e/test_e2e_train.py", "[signal.SIGKILL, signal.SIGTERM]"),
+    "E05 kill -9 and SIGTERM": (
+        "tests/e2e/test_e2e_train.py",
+        "test_a_killed_run_started_again_goes_on_as_if_nothing_had_been",
+    ),
     "E05 Ctrl-C": ("tests/e2e/test_e2e_train.py", "test_an_interrupted_start_leaves_nothing"),
     "E06 an engine dies in a rollout": (
         "tests/engine/test_engine_faults.py",
@@ -315,8 +342,11 @@ CASES = {
     "Y04 one routable IPv4": ("tests/cluster/test_cluster_network.py", "test_one_routable_ipv4"),
     "Y07 failures have exit codes": ("tests/e2e/test_e2e_failures.py", "test_a_failure_of_any_part_is_the_commands"),
     "Y07 those of a batch job": ("tests/slurm/test_slurm_jobs.py", "test_the_jobs_exit_code_is_the_runs"),
-    "Y08 the usual ports are taken": ("tests/cluster/test_cluster_node.py", "while_the_usual_ports_are_taken"),
-    "Y08 on one machine": ("tests/cluster/test_cluster_workers.py", "USUAL_PORTS"),
+    "Y08 the usual ports are taken": (
+        "tests/cluster/test_cluster_node.py",
+        "test_a_command_runs_on_its_own_ray_while_the_usual_ports_are_taken",
+    ),
+    "Y08 on one machine": ("tests/cluster/test_cluster_workers.py", "test_calls_environment_and_log"),
     "V04 equal samples, settings of its own": ("tests/eval/test_runner.py", "test_requests_carry_the_evaluations_own"),
     "O01 truncated means cut by the engine": (
         "tests/rollout/test_rollout_postprocess.py",
@@ -336,5 +366,11 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_case_is_tested(case: str) -> None:
+    """By a test of that name, or for one that goes on after it; or by a row of the table, as a line of its own."""
     file, needle = CASES[case]
-    assert needle in (ROOT / file).read_text(encoding="utf-8")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    if file == GRADING:
+        assert needle in text.splitlines()
+    else:
+        assert re.search(rf"^ *(?:async )?def {re.escape(needle)}", text, re.MULTILINE), needle
+        assert needle.startswith("test_")

@@ -29,7 +29,8 @@ def test_one_filter_for_every_path(tmp_path: Path) -> None:
     trained = list(load_training_set(config.data, tokenizer, lambda gold: None).prompts)
     validated = load_prompts(config.data.eval, config.data, tokenizer, lambda gold: None)
     [task] = prepare(config).tasks
-    first, resumed = (Cursor(trained, seed=1, shuffle=False) for _ in range(2))
+    loaded_again = list(load_training_set(config.data, tokenizer, lambda gold: None).prompts)
+    first, resumed = (Cursor(prompts, seed=1, shuffle=False) for prompts in (trained, loaded_again))
     drawn = first.draw(1)
     resumed.load_state_dict(first.state_dict())
     drawn += resumed.draw(2)

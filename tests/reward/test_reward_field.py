@@ -14,25 +14,41 @@ def _grader() -> None:
     worker.load("math")
 
 
-@pytest.mark.parametrize(
-    ("gold", "response", "outcome"),
-    [
-        ("13", "The answer is \\boxed{13}", "correct"),  # R21: no tags around it
-        ("42", "\\boxed{42}" + PROSE, "correct"),  # R19: more than 400 characters follow
-        ("42", "\\boxed{" + "+".join(["1"] * 42) + " + 0" * 20 + "}", "correct"),  # R19: a box of more than 150
-        ("73", "905 = 437 + 2*234 = 905\n\nFinal Answer: **73**", "correct"),  # R13
-        ("234", "... = 437 + 2*234 = 905\n\nFinal Answer: **73**", "wrong"),
-        ("42", "reasoning \\boxed{1}###Response\\boxed{2}###Response\\boxed{42}", "correct"),  # R22
-        ("42", "\\boxed{1}</think>\\boxed{2}</think>\\boxed{42}", "correct"),
-        ("2", "\\boxed{1}</think>\\boxed{2}</think>\\boxed{42}", "wrong"),
-        ("1", "use \\boxed ", "no_answer"),  # R24
-        ("1", "\\boxed{", "no_answer"),
-        ("1", "\\boxed{1", "no_answer"),
-        ("1", "\\boxed{}", "no_answer"),
-        ("1", "}\\boxed{{{", "no_answer"),
-        ("12", "我们来计算。答案：\\boxed{12}", "correct"),  # R31
-    ],
-)
-def test_the_final_answer_is_found(gold: str, response: str, outcome: str) -> None:
+def outcome(gold: str, response: str) -> str:
     [grade] = worker.grade_chunk(gold, [response])
-    assert grade.outcome.value == outcome, grade
+    return grade.outcome.value
+
+
+def test_no_tags_around_a_box() -> None:
+    """R21"""
+    assert outcome("13", "The answer is \\boxed{13}") == "correct"
+
+
+def test_a_long_remark_and_a_long_box() -> None:
+    """R19: more than 400 characters follow; a box of more than 150."""
+    assert outcome("42", "\\boxed{42}" + PROSE) == "correct"
+    assert outcome("42", "\\boxed{" + "+".join(["1"] * 42) + " + 0" * 20 + "}") == "correct"
+
+
+@pytest.mark.parametrize(("gold", "expected"), [("73", "correct"), ("234", "wrong")])
+def test_a_bold_final_answer(gold: str, expected: str) -> None:
+    """R13"""
+    assert outcome(gold, "905 = 437 + 2*234 = 905\n\nFinal Answer: **73**") == expected
+
+
+def test_several_responses_and_ends_of_thought() -> None:
+    """R22"""
+    assert outcome("42", "reasoning \\boxed{1}###Response\\boxed{2}###Response\\boxed{42}") == "correct"
+    assert outcome("42", "\\boxed{1}</think>\\boxed{2}</think>\\boxed{42}") == "correct"
+    assert outcome("2", "\\boxed{1}</think>\\boxed{2}</think>\\boxed{42}") == "wrong"
+
+
+@pytest.mark.parametrize("response", ["use \\boxed ", "\\boxed{", "\\boxed{1", "\\boxed{}", "}\\boxed{{{"])
+def test_broken_boxes(response: str) -> None:
+    """R24"""
+    assert outcome("1", response) == "no_answer"
+
+
+def test_a_box_behind_a_chinese_announcement() -> None:
+    """R31"""
+    assert outcome("12", "我们来计算。答案：\\boxed{12}") == "correct"
