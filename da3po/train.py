@@ -71,6 +71,7 @@ from da3po.types import Prompt, StepStats
 logger = logging.getLogger(__name__)
 
 DRY_RUN = "--dry-run"
+WATCHED_BATCHES = 2  # without one right answer in them, a run is warned of
 
 # Errors of a run's parts whose own words are all that a user needs.
 FAILURES = (ClusterError, EngineError, GraderError, MismatchError, SaveError, SyncError)
@@ -154,7 +155,8 @@ async def _run(
     async with AsyncExitStack() as stack:
         recorder = build_recorder(config.logging, run_dir.path, after=start.step, last_step=config.train.steps)
         stack.callback(recorder.close)
-        graders = GraderPool(config.reward)
+        batch = config.rollout.num_prompts * config.rollout.num_samples
+        graders = GraderPool(config.reward, watch_first=WATCHED_BATCHES * batch)
         stack.callback(graders.close)
         placement = await reserve(config, prepared.platform, prepared.model, run_dir.logs, training=True)
         stack.callback(placement.release)

@@ -29,19 +29,21 @@ logger = logging.getLogger(__name__)
 MAX_CHUNK = 64
 # Responses over which the share of failures is judged.
 ALARM_WINDOW = 512
-# First responses of which one at least should be correct.
-NUM_FIRST = 32
 
 
 class GraderPool:
     """Grades responses in `config.num_workers` processes. Usable from any event loop, thread or actor."""
 
-    def __init__(self, config: RewardConfig) -> None:
-        """Start the workers. Raises GraderError at once if there is no such grader."""
+    def __init__(self, config: RewardConfig, *, watch_first: int = 0) -> None:
+        """Start the workers. Raises GraderError at once if there is no such grader.
+
+        watch_first: how many responses a run begins with of which one at least should be correct; 0 expects nothing.
+        """
         load_grader(config.grader)
         self._config = config
         self._counts: collections.Counter[Outcome] = collections.Counter()
-        self._first: collections.Counter[Outcome] | None = collections.Counter()  # None once it is judged
+        self._num_first = watch_first
+        self._first: collections.Counter[Outcome] | None = collections.Counter() if watch_first else None
         self._pool = pebble.ProcessPool(
             max_workers=config.num_workers,
             initializer=worker.start,
@@ -59,13 +61,13 @@ class GraderPool:
         return grades
 
     def _watch_first(self, grades: Sequence[Grade]) -> None:
-        """Warn once if none of the first NUM_FIRST responses is correct: the grader may not see their answers."""
+        """Warn once if none of the first responses is correct: the grader may not see their answers."""
         if self._first is None:
             return
         self._first.update(grade.outcome for grade in grades)
         if self._first[Outcome.CORRECT]:
             self._first = None
-        elif self._first.total() >= NUM_FIRST:
+        elif self._first.total() >= self._num_first:
             logger.warning(
                 "none of the first %d responses is correct (%s); if their text shows right answers, check "
                 "reward.grader and data.template",

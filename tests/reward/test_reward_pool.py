@@ -65,6 +65,13 @@ def num_workers() -> int:
     return sum(child.is_alive() for child in multiprocessing.active_children())
 
 
+async def wait_for_workers(count: int) -> None:
+    """Until that many are alive, neither more nor fewer; a killed one takes a moment to be replaced."""
+    async with asyncio.timeout(30):
+        while num_workers() != count:
+            await asyncio.sleep(0.1)
+
+
 async def outcomes(pool: GraderPool, gold: str, responses: list[str]) -> list[str]:
     return [grade.outcome.value for grade in await pool.grade(gold, responses)]
 
@@ -80,16 +87,12 @@ async def test_one_hostile_answer_costs_only_itself(pool: GraderPool) -> None:
 async def test_normal_answers_are_graded_after_many_hostile_ones(pool: GraderPool) -> None:
     """R03: 6 hostile answers, then 4 normal ones, 2 workers; then 2 workers are there and idle."""
     await outcomes(pool, "1", ["1"])
-    before = num_workers()
+    await wait_for_workers(2)
     hostile = asyncio.gather(*(outcomes(pool, "1", ["hang"]) for _ in range(6)))
     normal = await asyncio.gather(*(outcomes(pool, "1", ["1"]) for _ in range(4)))
     assert normal == [["correct"]] * 4
     assert await hostile == [["timeout"]] * 6
-    for _ in range(100):
-        if num_workers() == before:
-            break
-        await asyncio.sleep(0.1)
-    assert num_workers() == before
+    await wait_for_workers(2)
 
 
 async def test_failures_have_details_and_too_many_raise_an_alarm(
@@ -113,7 +116,7 @@ async def test_failures_have_details_and_too_many_raise_an_alarm(
 
 async def test_a_run_that_begins_without_a_right_answer_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """R21: two batches of 16 whose answers stand where this grader does not look."""
-    silent = GraderPool(RewardConfig(grader="dapo_v1", num_workers=1))
+    silent = GraderPool(RewardConfig(grader="dapo_v1", num_workers=1), watch_first=32)
     try:
         await silent.grade("13", [r"The answer is \boxed{13}"] * 16)
         assert not caplog.text
@@ -122,6 +125,20 @@ async def test_a_run_that_begins_without_a_right_answer_is_warned_of(caplog: pyt
     finally:
         silent.close()
     assert caplog.text.count("none of the first 32 responses is correct (32 no_answer)") == 1
+
+
+@pytest.mark.parametrize(("watch_first", "responses"), [(0, ["2"] * 64), (64, ["2"] * 63 + ["1"] + ["2"] * 64)])
+async def test_nothing_is_warned_of_without_a_watch_or_with_one_right_answer(
+    watch_first: int, responses: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Answers of a file or of an evaluation may all be wrong."""
+    watched = GraderPool(RewardConfig(grader=f"{__name__}.scripted", num_workers=1), watch_first=watch_first)
+    try:
+        for response in responses:
+            await watched.grade("1", [response])
+    finally:
+        watched.close()
+    assert not caplog.text
 
 
 async def test_a_broken_contract_stops_the_run(pool: GraderPool) -> None:
