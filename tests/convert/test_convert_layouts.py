@@ -48,11 +48,11 @@ class Shape:
     def make(self, folder: Path, **changes: Any) -> Path:
         size: dict[str, Any] = {
             "vocab_size": self.vocab_size,
-            "hidden_size": 64,
+            "hidden_size": 128,
             "intermediate_size": 128,
             "num_hidden_layers": 4,
             "tie_word_embeddings": self.tied,
-            "head_dim": 32 if self.own_head_dim else 16,
+            "head_dim": 64 if self.own_head_dim else 32,  # vLLM has no smaller head on CPU
         }
         return MAKERS[self.family](folder, **size | changes)
 
