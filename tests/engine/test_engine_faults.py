@@ -20,6 +20,8 @@ from da3po.types import GroupRequest, GroupResult, PackedStep, StepStats, Weight
 
 REQUESTS = [request(key) for key in range(12)]
 FAST = EngineConfig(num_engines=2, probe_seconds=0.01, stall_seconds=0.1)
+# Where no engine is to be taken for one that hangs, however busy the machine is.
+PATIENT = replace(FAST, probe_seconds=0.2, stall_seconds=1.0)
 
 
 def make_pool(
@@ -110,8 +112,8 @@ async def test_a_hung_engine_is_noticed_and_what_it_says_later_is_not_heard(
 
 
 async def test_a_slow_engine_is_left_alone() -> None:
-    slow = ScriptedEngine(seconds=0.06)  # a token within stall_seconds, many times over stall_seconds in all
-    pool = make_pool([slow, ScriptedEngine()])
+    slow = ScriptedEngine(seconds=0.2)  # a token well within stall_seconds, and more than stall_seconds in all
+    pool = make_pool([slow, ScriptedEngine()], config=PATIENT)
     check_whole(await collect(pool))
     assert pool.health()["engine/num_lost"] == 0
     assert len(slow.keys) == 6
@@ -235,7 +237,7 @@ async def test_a_publication_in_which_an_engine_dies_is_done_again_with_the_rest
 async def test_an_engine_that_dies_in_an_exchange_takes_no_other_with_it() -> None:
     """The others' publication fails too: they give up what they have in flight, and are asked again for it."""
     engines = [ScriptedEngine(seconds=0.02), ScriptedEngine(seconds=0.02)]
-    pool = EnginePool(engines, FAST, in_flight_updates=True)
+    pool = EnginePool(engines, PATIENT, in_flight_updates=True)
     generating = asyncio.create_task(collect(pool))
     await asyncio.sleep(0.03)
     learner = Learner()
