@@ -80,7 +80,9 @@ def write_result(stem: Path, result: EvalResult, prompts: Sequence[Prompt]) -> N
     with stem.with_name(stem.name + ".jsonl").open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows(result, prompts):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    summary_file(stem).write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
+    partial = stem.with_name(stem.name + ".partial")
+    partial.write_text(json.dumps(result.summary(), indent=1), encoding="utf-8")
+    partial.replace(summary_file(stem))
 
 
 def compare_ends(folder: Path) -> str:

@@ -37,18 +37,34 @@ class JsonlSink:
 
 
 class TensorBoardSink:
-    """Scalars in TensorBoard's event files. A resumed run writes a new file that hides later steps of older ones."""
+    """Scalars in TensorBoard's event files. A resumed run writes a new file that hides later steps of older ones.
+
+    What is there of earlier steps stays, as no file can hide it: a resumed run that evaluates once more the weights it
+    starts with does not add a second point.
+    """
 
     def __init__(self, folder: Path, *, after: int) -> None:
         # Takes a second to import, and most processes and commands write no events.
         from torch.utils.tensorboard.writer import SummaryWriter
 
+        self._folder = folder
+        self._after = after
         self._writer = SummaryWriter(str(folder), purge_step=after + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
+        there = self._names_at(step) if step <= self._after else set()
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            if name not in there:
+                self._writer.add_scalar(name, value, step)
         self._writer.flush()
+
+    def _names_at(self, step: int) -> set[str]:
+        from tensorboard.backend.event_processing import event_accumulator
+
+        board = event_accumulator.EventAccumulator(str(self._folder), {event_accumulator.SCALARS: 0})
+        board.Reload()
+        names = board.Tags()["scalars"]
+        return {name for name in names if any(event.step == step for event in board.Scalars(name))}
 
     def close(self) -> None:
         self._writer.close()

@@ -2,7 +2,14 @@
 
 import json
 
-from da3po.eval.during import compare_ends, write_result
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from da3po.config.schema import EvalConfig, LoggingConfig
+from da3po.eval.during import DuringTraining, compare_ends, write_result
+from da3po.runtime.jsonl import read_rows
+from da3po.runtime.recorder import build_recorder
+from da3po.types import Completion, Grade, GroupResult, Outcome, Prompt
 
 
 def summary(value, low, high, n):
@@ -53,3 +60,51 @@ def test_a_name_with_dots_is_kept_whole(tmp_path):
     write_result(tmp_path / "Qwen2.5-0.5B-math500", Result(), [])
     names = sorted(path.name for path in tmp_path.glob("*.json"))
     assert names == ["Qwen2.5-0.5B-aime24.json", "Qwen2.5-0.5B-math500.json"]
+
+
+async def generate(requests):
+    for request in requests:
+        answer = Completion(token_ids=(1,), logprobs=(0.0,), text="1", finish="stop", weight_version=2)
+        yield GroupResult(key=request.key, completions=(answer, answer))
+
+
+async def grade(gold, responses):
+    return [Grade(outcome=Outcome.CORRECT, answer=response) for response in responses]
+
+
+def evaluator(folder, recorder):
+    problem = Prompt(uid="a", draw=0, epoch=0, text="?", token_ids=(1,), gold="1", source="s")
+    return DuringTraining(
+        prompts=[problem],
+        generate=generate,
+        grade=grade,
+        config=EvalConfig(every=1, num_samples=2, max_tokens=4),
+        seed=1,
+        last_step=4,
+        folder=folder,
+        record=recorder.evaluation,
+    )
+
+
+async def test_killed_between_record_and_summary_an_evaluation_is_recorded_once(tmp_path, monkeypatch):
+    def killed(stem, result, prompts):
+        raise KeyboardInterrupt
+
+    config = LoggingConfig(tensorboard=True)
+    recorder = build_recorder(config, tmp_path, after=0, last_step=4)
+    with monkeypatch.context() as dying:
+        dying.setattr("da3po.eval.during.write_result", killed)
+        with pytest.raises(KeyboardInterrupt):
+            await evaluator(tmp_path, recorder).after(2)
+    assert not list(tmp_path.glob("step_*.json"))
+    for _ in range(2):  # the second resumed run finds the summary of the first
+        resumed = build_recorder(config, tmp_path, after=2, last_step=4)
+        await evaluator(tmp_path, resumed).opening(2)
+        resumed.close()
+        assert [row["step"] for row in read_rows(tmp_path / "evaluations.jsonl")] == [2]
+        assert json.loads((tmp_path / "step_000002.json").read_text())["avg"]["value"] == 1.0
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    names = board.Tags()["scalars"]
+    assert "eval/avg@2" in names
+    assert {name: [event.step for event in board.Scalars(name)] for name in names} == {name: [2] for name in names}
