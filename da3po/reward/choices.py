@@ -13,7 +13,7 @@ _LETTER = re.compile(r"(?<![A-Za-zÀ-ɏ0-9_'’\\])\(?([A-J])\)?(?![A-Za-zÀ-ɏ0
 # Naming one letter after another is no answer.
 _ALTERNATIVE = re.compile(r"\s*\)?\s*(?:,?\s*(?:or|and)|,|/)\s*\(?[A-HJ](?![\w'’])")
 _ONLY_LETTERS = re.compile(r"\W*[A-J](?:\W+(?:or|and)?\W*[A-J])+\W*")
-_ANCHOR = re.compile(r"(?i:answer|choice|option)\s*(?:is|:)?[^A-J\n]{0,30}?\(?(?<![A-Za-z])([A-J])\)?(?![\w'’])")
+_ANCHOR = re.compile(r"(?i:answer|choice|option)\s*(?:is|:)?[^A-J\n]{0,30}?\(?(?<![A-Za-z])([A-J])\)?(?![\w^'’])")
 
 _NEGATION = re.compile(r"\b(?:not|never|cannot|neither|nor|except|other than|anything but)\b|n't", re.IGNORECASE)
 _NEGATED = re.compile(

@@ -71,6 +71,8 @@ A^T | \\boxed{A^{\\intercal}} | correct
 A^\\top A | \\boxed{A^T A} | correct
 A^T | \\boxed{A} | wrong
 A | \\boxed{A^T} | wrong
+A | The answer is A^T | wrong
+A | The answer is **A** | correct
 A^TA | \\boxed{AA} | wrong
 x^Ty | \\boxed{xy} | wrong
 2^T | \\boxed{2^{T}} | correct
