@@ -8,6 +8,8 @@ from fractions import Fraction
 
 ANY = "any"
 """A unit that contradicts none, such as "units"."""
+THINGS = "things"
+"""What is counted: people, ways, apples. Two words for it do not contradict each other."""
 
 _FACTORS: Mapping[str, Mapping[str, Fraction | int]] = {
     "m": {
@@ -36,6 +38,13 @@ _FACTORS: Mapping[str, Mapping[str, Fraction | int]] = {
     "yuan": {"yuan": 1, "rmb": 1},
     "yen": {"yen": 1},
     "rad": {"rad": 1, "radian": 1},
+    "acre": {"acre": 1}, "hectare": {"hectare": 1}, "t": {"ton": 1, "tonne": 1}, "furlong": {"furlong": 1},
+    "bushel": {"bushel": 1, "peck": Fraction(1, 4)}, "tsp": {"teaspoon": 1, "tablespoon": 3},
+    "Hz": {"hz": 1, "hertz": 1, "khz": 1000, "kilohertz": 1000, "mhz": 10**6, "megahertz": 10**6},
+    "N": {"newton": 1}, "J": {"joule": 1, "kj": 1000, "kilojoule": 1000}, "eV": {"ev": 1, "electronvolt": 1},
+    "cal": {"calorie": 1, "kilocalorie": 1000}, "W": {"watt": 1, "kw": 1000, "kilowatt": 1000}, "V": {"volt": 1},
+    "A": {"ampere": 1, "amp": 1}, "ohm": {"ohm": 1}, "C": {"coulomb": 1}, "F": {"farad": 1}, "T": {"tesla": 1},
+    "Pa": {"pascal": 1, "kpa": 1000, "kilopascal": 1000}, "atm": {"atm": 1, "atmosphere": 1}, "K": {"kelvin": 1},
 }  # fmt: skip
 _KNOWN = {name: (base, Fraction(factor)) for base, names in _FACTORS.items() for name, factor in names.items()}
 _PLURALS = {
@@ -78,7 +87,8 @@ def is_known(word: str) -> bool:
 def read_unit(name: str, power: int = 1) -> tuple[str, Fraction]:
     """(what is measured, size of the unit): cm to the second power is ("m^2", 1/10000), km/h is ("m/s", 5/18).
 
-    power: of the last factor. A unit that is not known measures itself: apples are no oranges.
+    power: of the last factor. A word that is no known unit counts things, which one may call students and another
+    people; short letters measure themselves.
     """
     word = re.sub(r"[\s~]+", " ", name.lower()).strip().rstrip(".")
     word = word.replace(" squared", "^2").replace(" cubed", "^3")
@@ -102,8 +112,13 @@ def _factor(word: str, power: int) -> tuple[str, Fraction]:
         if candidate in _KNOWN:
             base, factor = _KNOWN[candidate]
             return (base if power == 1 else f"{base}^{power}"), factor**power
-    base = _singulars(word)[-1].replace(" ", "")
+    base = THINGS if _is_noun(word) else _singulars(word)[-1].replace(" ", "")
     return (base if power == 1 else f"{base}^{power}"), Fraction(1)
+
+
+def _is_noun(word: str) -> bool:
+    *_, noun = word.split(" ")
+    return not word.isascii() or noun in _SHORT or (noun.isalpha() and len(noun) > _LONGEST_SHORT)
 
 
 def _singulars(word: str) -> tuple[str, ...]:

@@ -88,7 +88,11 @@ UNITS = """\
 3 classes | \\boxed{3 class} | correct
 3 cities | \\boxed{3 city} | correct
 5 apples | \\boxed{5 apple} | correct
-5\\text{ apples} | \\boxed{5\\text{ oranges}} | wrong
+5\\text{ students} | \\boxed{5\\text{ people}} | correct
+12 ways | \\boxed{12 arrangements} | correct
+5 people | \\boxed{5 meters} | wrong
+5 joules | \\boxed{5 watts} | wrong
+2 kilowatts | \\boxed{2000 watts} | correct
 60 miles per hour | \\boxed{60 mph} | correct
 60 miles per hour | \\boxed{60\\text{ miles/hour}} | correct
 60 miles per hour | \\boxed{1 mile per minute} | correct
