@@ -1,6 +1,6 @@
 """Weight sync against a raw gloo broadcast of the same bytes: two processes, one source and one receiver.
 
-    python tools/bench/sync.py [--megabytes 500] [--bucket-mb 32] [--repeat 9]
+    python tools/bench/sync.py [--megabytes 500] [--bucket-mb 128] [--verify full] [--repeat 9]
 
 Three ways take turns in one run, on the same group of the same two processes, after one round that warms memory up:
 
@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from da3po.config.schema import SyncConfig
 from da3po.sync.channel import ChannelPlan, ReceiverChannels, SourceChannel, StageLink, host_store, join_store
+from da3po.sync.checksum import Verify
 from da3po.sync.receive import Load, receive_weights
 from da3po.sync.send import send_weights
 
@@ -117,7 +119,7 @@ def source(args: argparse.Namespace) -> dict[str, object]:
     link = channel.connect()
 
     def publish(version: int) -> None:
-        send_weights(channel, version, iter(weights.items()), int(args.bucket_mb * 2**20))
+        send_weights(channel, version, iter(weights.items()), int(args.bucket_mb * 2**20), args.verify)
 
     ways = {"raw": lambda turn: raw_broadcast(link, flat), "sync": publish, "receive": publish}
     sent = take_turns(join_store(address, TIMEOUT), "source", args.repeat, ways)
@@ -126,7 +128,12 @@ def source(args: argparse.Namespace) -> dict[str, object]:
     received = Report(
         turns={way: [Cost(**cost) for cost in costs] for way, costs in output["turns"].items()}, growth=output["growth"]
     )
-    return {"bucket_mb": args.bucket_mb, "num_threads": 1, **summary(size_of(weights), sent, received)}
+    return {
+        "bucket_mb": args.bucket_mb,
+        "verify": args.verify,
+        "num_threads": 1,
+        **summary(size_of(weights), sent, received),
+    }
 
 
 def summary(num_bytes: int, sent: Report, received: Report) -> dict[str, object]:
@@ -170,6 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--bucket-mb", type=float, default=SyncConfig().bucket_mb)
+    parser.add_argument("--verify", choices=get_args(Verify), default=SyncConfig().verify)
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--join", help=argparse.SUPPRESS)
     args = parser.parse_args()
