@@ -10,27 +10,9 @@ _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _LONGEST_PRODUCT = 3
 _LONGEST_SYMBOL = 12  # longer runs of letters are no product that has a number's value
 # Words as short as a product of symbols, in which a capital letter changes nothing.
-_SHORT_WORDS = frozenset(
-    (
-        "yes",
-        "no",
-        "odd",
-        "all",
-        "any",
-        "red",
-        "tie",
-        "win",
-        "mon",
-        "tue",
-        "wed",
-        "thu",
-        "fri",
-        "sat",
-        "sun",
-        "tom",
-        "bob",
-    )
-)
+_SHORT_WORDS = frozenset((
+    "yes", "no", "odd", "all", "any", "red", "tie", "win", "mon", "tue", "wed", "thu", "fri", "sat", "sun", "tom", "bob",
+))  # fmt: skip
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 
 
