@@ -11,7 +11,8 @@ _LONGEST_PRODUCT = 3
 _LONGEST_SYMBOL = 12  # longer runs of letters are no product that has a number's value
 # Words as short as a product of symbols, in which a capital letter changes nothing.
 _SHORT_WORDS = frozenset((
-    "yes", "no", "odd", "all", "any", "red", "tie", "win", "mon", "tue", "wed", "thu", "fri", "sat", "sun", "tom", "bob",
+    "yes", "no", "odd", "all", "any", "red", "tie", "win", "tom", "bob",
+    "mon", "tue", "wed", "thu", "fri", "sat", "sun",
 ))  # fmt: skip
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s\-',]+[^\W\d_]+)*[.!]?")
 
