@@ -43,12 +43,15 @@ _NAMED = re.compile(r"(?<![A-Za-z])(?:is|are|was|were)\s+([^\W\d_]+(?:[\s'-][^\W
 _HASHES = re.compile(r"####\s*:?\s*([^\n]+)")
 _EMPHASIS = re.compile(r"(?<![\w)}\]])\*\*|\*\*(?![\w(-])|`")
 _MINUS = re.compile(r"(?:minus|negative)\s", re.IGNORECASE)
-# Words right before a number that make another statement of it: `at least 5`, `not equal to 5`, `half of 12`.
+# Words right before a number that make another statement of it: `at least 5`, `not equal to 5`, `half of 12`. A sum may
+# add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well.
 _QUALIFIER = re.compile(
-    r"(?:\b(?:not|never|cannot|at\s+(?:the\s+)?(?:least|most)|than|different\s+from|twice|thrice|double|times|exceeds?|exceeding|over|under|above"
-    r"|below|beyond|up\s+to|base|(?:square|cube|cubic)\s+root|(?:anything|everything|all|any)\s+(?:\w+\s+)?(?:but|except)"
-    r"|(?:half|third|quarter|triple|square|cube|root|factorial|reciprocal|inverse|opposite|multiple)\s+of|half)|n't)"
-    r"(?:\s+(?:be|been|equals?|to|of|the|a|an|exactly|possibly))*\s*$",
+    r"(?:(?:\b(?:not|never|cannot)|n't)(?:\s+(?:be|been|equals?|to|exactly|possibly))*"
+    r"|\b(?:at\s+(?:the\s+)?(?:least|most)|than|different\s+from|twice|thrice|double|times|exceeds?|exceeding|over|under|above"
+    r"|below|beyond|base(?=\s*$)|(?:square|cube|cubic)\s+root(?:\s+of)?|half(?:\s+of)?"
+    r"|(?:anything|everything|all|any)\s+(?:\w+\s+)?(?:but|except)"
+    r"|(?:third|quarter|triple|square|cube|root|factorial|reciprocal|inverse|opposite|multiple)\s+of))"
+    r"(?:\s+(?:the|a|an|exactly))*\s*$",
     re.IGNORECASE,
 )
 _LONGEST_QUALIFIER = 60
@@ -67,7 +70,7 @@ _KNOWN_WORD = re.compile(
 )
 _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?"
-    r"(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z]))+)?"
+    r"(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z-]))+)?"
 )
 # Words, a number and what is counted: `Hay 12 manzanas.`
 _COUNTED = re.compile(rf"(?:(?:[^\W\d_]{{2,}}|[\u4e00-\u9fff])[\s—–:.-]+)+({_NUMBER.pattern})(?:\s+[^\W\d_]+)*[.!]?")

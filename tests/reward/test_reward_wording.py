@@ -39,7 +39,18 @@ A | \\boxed{\\text{not A}} | wrong
 A | It is not A, but B. | wrong
 B | It is not A, but B. | correct
 B | <answer>not A but B</answer> | correct
-B | A is wrong, so the answer is B | correct"""
+B | A is wrong, so the answer is B | correct
+17 | It all adds up to 17. | correct
+17 | We round up to 17. | correct
+17 | This brings her total up to 17 apples. | correct
+17 | The triangle has a base of 17. | correct
+17 | The base equals 17 | correct
+17 | The square root equals 17 | correct
+17 | The other half equals $17$. | correct
+17 | It is written in base 17 | wrong
+17 | The sum is not equal to 17 | wrong
+17 | It is more than half 17 | wrong
+17 | It is half the 17 | wrong"""
 
 LETTERS = """\
 R | \\boxed{r} | wrong
@@ -150,7 +161,8 @@ MULTIPLES = """\
 24 | \\boxed{two dozen} | correct
 12 | \\boxed{a dozen} | correct
 5 | \\boxed{5 dozen} | wrong
-1.5 | \\boxed{1.5 thousand} | wrong"""
+1.5 | \\boxed{1.5 thousand} | wrong
+3 | He read 3 hundred-page books. | correct"""
 
 WORDS = """\
 2.5 | \\boxed{two and a half} | correct
