@@ -56,7 +56,7 @@ _PLURALS = {
 _SHORT = frozenset((
     *_PLURALS, "man", "die", "way", "pts", "rpm", "mpg", "psi", "atm", "mol", "amp", "ohm", "fps", "bpm", "hz", "khz",
     "mhz", "ev", "box", "boy", "egg", "car", "pen", "bag", "cat", "dog", "toy", "cow", "pig", "hen", "bee", "row",
-    "per", "cu", "sq",
+    "per", "cu", "sq", "kid", "pie", "job", "key", "hat", "ant", "jar", "bat", "cap", "pcs", "leg", "ear", "eye", "cub",
 ))  # fmt: skip
 _LONGEST_SHORT = 3
 _ALIASES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h"}

@@ -124,7 +124,11 @@ UNITS = """\
 3 | \\boxed{3 xy} | wrong
 3 | \\boxed{3 a b c d} | wrong
 5 | \\boxed{5 ab cd} | wrong
-5 | \\boxed{5 km} | correct"""
+5 | \\boxed{5 km} | correct
+1 | \\boxed{1 kid} | correct
+1 | \\boxed{1 pie} | correct
+5 | \\boxed{5 pcs} | correct
+5 pies | \\boxed{5 pie} | correct"""
 
 RECKONED = """\
 5 | \\boxed{5 plus two} | wrong
