@@ -76,9 +76,8 @@ _DEGREE_WORD = re.compile(
     r"(?<=[\d}\s])\s*(?:\\text\{\s*(?:degrees?|deg)\.?\s*\}|\\degrees?(?![A-Za-z])|deg(?:rees?)?\.?$)"
 )
 # Words before a value that leave it what it is, and a remark in brackets behind a number.
-_HEDGE = re.compile(
-    r"^\s*(?:(?:\\approx|(?:about|approximately|around|roughly|exactly|only)(?![A-Za-z]))\s*)+(?=[^\s=])"
-)
+_HEDGE_WORD = r"(?:about|approximately|around|roughly|exactly|only)"
+_HEDGE = re.compile(rf"^\s*(?:(?:\\approx|{_HEDGE_WORD}(?![A-Za-z])|\\text\s*\{{\s*{_HEDGE_WORD}\s*\}})\s*)+(?=[^\s=])")
 _ANNOUNCEMENT = re.compile(
     r"^\s*(?:\\text\s*\{[^{}\d]*(?:\b(?:is|are)|[:=])\s*\}|(?:the\s+)?(?:final\s+)?answer\s*(?:is(?![a-z])|[:=]))\s*(?=\S)",
     re.IGNORECASE,

@@ -77,7 +77,8 @@ class Quantity:
 
 def parse_quantity(text: str) -> Quantity | None:
     """A number with or without a unit; None if `text` is anything else."""
-    number = parse_number(text)
+    words = _TEXT.fullmatch(text)
+    number = parse_number(words[1] if words else text)
     if number is not None:
         return Quantity(number, "")
     multiple = _parse_multiple(text)

@@ -50,7 +50,10 @@ B | A is wrong, so the answer is B | correct
 17 | It is written in base 17 | wrong
 17 | The sum is not equal to 17 | wrong
 17 | It is more than half 17 | wrong
-17 | It is half the 17 | wrong"""
+17 | It is half the 17 | wrong
+17 | \\boxed{\\text{about } 17} | correct
+17 | \\boxed{\\text{exactly } 17 \\text{ cm}} | correct
+17 | \\boxed{\\text{not } 17} | wrong"""
 
 LETTERS = """\
 R | \\boxed{r} | wrong
@@ -190,7 +193,15 @@ WORDS = """\
 20 | \\boxed{twenty five hours} | wrong
 105 | \\boxed{one hundred and five dollars} | correct
 5 | \\boxed{five plus two} | wrong
-2,1 | \\boxed{two and one} | correct"""
+2,1 | \\boxed{two and one} | correct
+5 | \\boxed{\\text{five}} | correct
+5 | \\boxed{\\text{Five}} | correct
+0 | \\boxed{\\text{zero}} | correct
+1/2 | \\boxed{\\text{one half}} | correct
+4 | \\boxed{\\text{five}} | wrong
+\\text{seven} | \\boxed{7} | correct
+\\text{seven} | \\boxed{8} | wrong
+5 | \\boxed{\\text{fifth}} | wrong"""
 
 RATIOS = """\
 3:30 | \\boxed{3:05} | wrong
