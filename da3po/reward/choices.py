@@ -17,7 +17,7 @@ _ANCHOR = re.compile(r"(?i:answer|choice|option)\s*(?:is|:)?[^A-J\n]{0,30}?\(?(?
 
 _NEGATION = re.compile(r"\b(?:not|never|cannot|neither|nor|except|other than|anything but)\b|n't", re.IGNORECASE)
 _NEGATED = re.compile(
-    rf"(?:{_NEGATION.pattern})(?:\s+(?:be|is|equal|to|the|answer|choice|option|correct))*[\s(*]*$", re.IGNORECASE
+    rf"(?:{_NEGATION.pattern})(?:\s+(?:be|equal|to|the|answer|choice|option|correct))*[\s(*]*$", re.IGNORECASE
 )
 _LONGEST_NEGATION = 60
 

@@ -55,6 +55,7 @@ _QUALIFIER = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_QUALIFIER = 60
+_CONTRAST = re.compile(r"\s*,?\s*(?:and\s+|but\s+)?not\s*", re.IGNORECASE)  # `7, not 5`
 _ALIGNED = re.compile(r"\\begin\{(align|aligned|equation|gather|eqnarray)\*?\}.*?\\end\{\1\*?\}", re.DOTALL)
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$([^$]+?)(?<!\\)\$", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^\d\s\\])[.!?](?=\s|$)|(?<=\d)\.(?=\s+[A-Z]|\s*$)|[。！？]|\n")
@@ -264,6 +265,8 @@ def _last_number(sentence: str) -> str | None:
     found = list(_NUMBER.finditer(sentence))
     if not found:
         return None
+    while len(found) > 1 and _CONTRAST.fullmatch(sentence, found[-2].end(), found[-1].start()):
+        found.pop()
     if qualifier := _qualified(sentence, found[-1].start()):
         return f"{qualifier} {found[-1].group().strip()}"
     numbers = [found[-1].group().strip()]

@@ -32,11 +32,16 @@ at least 5 | \\boxed{at least 5} | correct
 6 | The answer is not 6 but 5 | wrong
 5 | The answer is 5, not 6 | correct
 6 | The answer is 5, not 6 | wrong
+5 | The smallest is 5, not 6. | correct
+6 | The smallest is 5, not 6. | wrong
+6 | The smallest is 5, and it is not 6. | wrong
 5 | Since it is not 4, the answer is 5. | correct
 A | The answer is not A | wrong
 A | The answer cannot be A | wrong
 A | \\boxed{\\text{not A}} | wrong
 A | It is not A, but B. | wrong
+C | The option that is not correct is C. | correct
+C | Which one is not true? It is C. | correct
 B | It is not A, but B. | correct
 B | <answer>not A but B</answer> | correct
 B | A is wrong, so the answer is B | correct
