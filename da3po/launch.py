@@ -110,6 +110,7 @@ class Engines:
             engine_index=index,
             sync=config.sync,
             num_threads=threads,
+            trust_remote_code=config.model.trust_remote_code,
             in_flight_updates=self._in_flight_updates,
         )
         worker = WorkerSpec(

@@ -17,6 +17,7 @@ class EngineSpec:
     seed: of the engine itself; every sample brings its own.
     engine_index: which engine of the pool; errors name it.
     num_threads: CPU threads for its matrix products.
+    trust_remote_code: let a tokenizer that comes with the model run its own code.
     in_flight_updates: take weights while samples are in flight, whose tokens each keep the log-prob and the version of
         the weights that drew them; otherwise that is an error.
     """
@@ -29,4 +30,5 @@ class EngineSpec:
     engine_index: int
     sync: SyncConfig
     num_threads: int
+    trust_remote_code: bool = False
     in_flight_updates: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -131,3 +131,15 @@ def test_workers_that_received_different_weights_stop_the_engine(other_process: 
     outcome = other_process.submit(publication, {"take_manifest": [MANIFEST, OTHER]}).result()
     assert outcome.error == "engine 3: its workers received different weights for version 5"
     assert not outcome.usable
+
+
+def trusts_code(of_model: bool) -> bool:
+    from da3po.engine.vllm.arguments import engine_arguments
+
+    spec = replace(SPEC, model_path=".", trust_remote_code=of_model)  # any folder, which vLLM does not look into yet
+    return bool(engine_arguments(spec).trust_remote_code)
+
+
+@pytest.mark.parametrize("of_model", [True, False])
+def test_a_models_own_code_runs_only_where_it_is_trusted(other_process: ProcessPoolExecutor, of_model: bool) -> None:
+    assert other_process.submit(trusts_code, of_model).result() == of_model

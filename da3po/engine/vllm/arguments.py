@@ -29,6 +29,7 @@ def engine_arguments(spec: EngineSpec) -> EngineArgs:
     others = {**_device_arguments(spec), **{name: parsed(value) for name, value in config.vllm.items()}}
     return EngineArgs(
         model=spec.model_path,
+        trust_remote_code=spec.trust_remote_code,
         dtype=config.dtype,
         seed=spec.seed,
         max_model_len=spec.max_model_len,
