@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -43,6 +44,20 @@ def run_command(body: Callable[[], int], *, failures: tuple[type[Exception], ...
         return _say(f"stopped by {error}", error.exit_code)
     except KeyboardInterrupt:
         return _say("stopped by SIGINT", SIGNAL_OFFSET + signal.SIGINT)
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return SIGNAL_OFFSET + signal.SIGPIPE
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout is a pipe that was closed (`da3po plan | head`). Python must then not try it again at its end."""
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in stdout.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def wants_help(arguments: Sequence[str]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -76,3 +78,12 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
     tree = json.loads(done.stdout)
     assert tree["fits"] and tree["work"]["updates"] == 16 and tree["publication"] == 8_044_936_192
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "da3po.cli", "plan", "--json", "experiment=quickstart"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
