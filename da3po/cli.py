@@ -13,7 +13,7 @@ COMMANDS = {
     ),
     "plan": ("da3po.forecast", "what a run would take: da3po plan [--search] [--json] experiment=NAME [key=value ...]"),
     "doctor": ("da3po.doctor", "can this machine do it: da3po doctor [--cluster] [--json] [key=value ...]"),
-    "eval": ("da3po.evaluate", "evaluate a model: da3po eval model=DIR data.eval=FILE [key=value ...]"),
+    "eval": ("da3po.evaluate", "evaluate a model: da3po eval model.path=DIR data.eval=FILE [key=value ...]"),
     "convert": ("da3po.convert", "convert between checkpoints and Hugging Face models: da3po convert export RUN OUT"),
     "grade": ("da3po.grade", "grade answers in a file: da3po grade FILE.jsonl [--grader NAME]"),
     "rollouts": (

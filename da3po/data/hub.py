@@ -37,7 +37,7 @@ def read_hub(name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         rows = datasets.load_dataset(match["path"], split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise DataError(
-            f"{name}: {str(error).splitlines()[0]}; without a network, fetch it before (huggingface-cli download "
+            f"{name}: {str(error).splitlines()[0]}; without a network, fetch it before (hf download "
             f"--repo-type dataset {match['path']}) or name a local .parquet or .jsonl file"
         ) from error
     yield from enumerate(rows, start=1)

@@ -57,7 +57,7 @@ class RewardConfig:
 
     timeout: seconds one answer may take before its worker is killed.
     num_workers: grader processes.
-    max_failure_rate: share of timeouts and errors in a step above which a warning is logged.
+    max_failure_rate: share of timeouts and errors among 512 responses above which a warning is logged.
     """
 
     grader: str = "math"
