@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 
+from da3po.reward.sentences import NUMBER, first_number, last_number, qualifier
+
 _END_TOKEN = re.compile(r"<\|(?:im_end|im_start|endoftext|eot_id|end_of_text|end)\|>|</s>|<｜end▁of▁sentence｜>")
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:(\{)|([-+]?\d[\d.,/]*))")
@@ -43,19 +45,6 @@ _NAMED = re.compile(r"(?<![A-Za-z])(?:is|are|was|were)\s+([^\W\d_]+(?:[\s'-][^\W
 _HASHES = re.compile(r"####\s*:?\s*([^\n]+)")
 _EMPHASIS = re.compile(r"(?<![\w)}\]])\*\*|\*\*(?![\w(-])|`")
 _MINUS = re.compile(r"(?:minus|negative)\s", re.IGNORECASE)
-# Words right before a number that make another statement of it: `at least 5`, `not equal to 5`, `half of 12`. A sum may
-# add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well.
-_QUALIFIER = re.compile(
-    r"(?:(?:\b(?:not|never|cannot)|n't)(?:\s+(?:be|been|equals?|to|exactly|possibly))*"
-    r"|\b(?:at\s+(?:the\s+)?(?:least|most)|than|different\s+from|twice|thrice|double|times|exceeds?|exceeding|over|under|above"
-    r"|below|beyond|base(?=\s*$)|(?:square|cube|cubic)\s+root(?:\s+of)?|half(?:\s+of)?"
-    r"|(?:anything|everything|all|any)\s+(?:\w+\s+)?(?:but|except)"
-    r"|(?:third|quarter|triple|square|cube|root|factorial|reciprocal|inverse|opposite|multiple)\s+of))"
-    r"(?:\s+(?:the|a|an|exactly))*\s*$",
-    re.IGNORECASE,
-)
-_LONGEST_QUALIFIER = 60
-_CONTRAST = re.compile(r"\s*,?\s*(?:and\s+|but\s+)?not\s*", re.IGNORECASE)  # `7, not 5`
 _ALIGNED = re.compile(r"\\begin\{(align|aligned|equation|gather|eqnarray)\*?\}.*?\\end\{\1\*?\}", re.DOTALL)
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$([^$]+?)(?<!\\)\$", re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[^\d\s\\])[.!?](?=\s|$)|(?<=\d)\.(?=\s+[A-Z]|\s*$)|[。！？]|\n")
@@ -69,13 +58,8 @@ _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]{2}")
 _KNOWN_WORD = re.compile(
     r"sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|and|or|inf|oo|lim|max|min|gcd|lcm|mod|det", re.IGNORECASE
 )
-_NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?"
-    r"(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z-]))+)?"
-)
 # Words, a number and what is counted: `Hay 12 manzanas.`
-_COUNTED = re.compile(rf"(?:(?:[^\W\d_]{{2,}}|[\u4e00-\u9fff])[\s—–:.-]+)+({_NUMBER.pattern})(?:\s+[^\W\d_]+)*[.!]?")
-_LONGEST_JOINT = 20
+_COUNTED = re.compile(rf"(?:(?:[^\W\d_]{{2,}}|[\u4e00-\u9fff])[\s—–:.-]+)+({NUMBER.pattern})(?:\s+[^\W\d_]+)*[.!]?")
 MAX_ANSWER = 20_000
 MAX_BARE_WORDS = 3
 
@@ -183,7 +167,7 @@ def _first_statement(text: str) -> str:
     text = text.strip("* ")
     sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
     sentence = sentence.rstrip(_CLOSING_QUOTES) if quoted else sentence
-    return sentence if _is_bare(sentence) else _last_formula(sentence) or _first_number(sentence) or sentence
+    return sentence if _is_bare(sentence) else _last_formula(sentence) or first_number(sentence) or sentence
 
 
 def _formulas(text: str) -> str:
@@ -213,7 +197,7 @@ def plain_ending(text: str) -> str | None:
         return _labelled(text)
     sentences = _SENTENCE_END.split(text)
     for sentence in reversed(sentences):
-        if found := _last_formula(sentence) or _last_number(sentence):
+        if found := _last_formula(sentence) or last_number(sentence):
             return found
     named = _NAMED.search(next((sentence for sentence in reversed(sentences) if sentence.strip()), ""))
     return text if _is_bare(text) else named[1] if named else None
@@ -229,7 +213,7 @@ def _last_row(equations: re.Match[str]) -> str:
 def _labelled(text: str) -> str:
     """A bare answer without a label such as `Total: ` or `There are ` before it and without what follows a price."""
     counted = _COUNTED.fullmatch(text)
-    if counted and not (_KNOWN_WORD.match(text) or _MINUS.match(text) or _qualified(text, counted.start(1))):
+    if counted and not (_KNOWN_WORD.match(text) or _MINUS.match(text) or qualifier(text, counted.start(1))):
         return counted[1].strip()
     label = _LABEL.match(text)
     text = text[label.end() :] if label else text
@@ -255,40 +239,6 @@ def _last_formula(sentence: str) -> str | None:
         r"\s*(?:,\s*(?:and|or)?|and|or)\s*", sentence[found[first - 1].end() : found[first].start()]
     ):
         first -= 1
-    if qualifier := _qualified(sentence, found[first].start()):
-        return f"{qualifier} {_formulas(sentence[found[first].start() :])}"
+    if words := qualifier(sentence, found[first].start()):
+        return f"{words} {_formulas(sentence[found[first].start() :])}"
     return _formulas(sentence[found[first].start() :])
-
-
-def _last_number(sentence: str) -> str | None:
-    """The last number, with those that "and" joins to it."""
-    found = list(_NUMBER.finditer(sentence))
-    if not found:
-        return None
-    while len(found) > 1 and _CONTRAST.fullmatch(sentence, found[-2].end(), found[-1].start()):
-        found.pop()
-    if qualifier := _qualified(sentence, found[-1].start()):
-        return f"{qualifier} {found[-1].group().strip()}"
-    numbers = [found[-1].group().strip()]
-    joint = r"\s*,?\s*(?:and|or|und|et|y|和)\s*"
-    for left, right in zip(reversed(found[:-1]), reversed(found[1:]), strict=True):
-        between = sentence[left.end() : right.start()]
-        if len(between) > _LONGEST_JOINT or not re.fullmatch(joint, between):
-            break
-        numbers.insert(0, left.group().strip())
-        joint = r"\s*,\s*"
-    return ", ".join(numbers)
-
-
-def _first_number(sentence: str) -> str | None:
-    found = _NUMBER.search(sentence)
-    if found is None:
-        return None
-    qualifier = _qualified(sentence, found.start())
-    return f"{qualifier} {found.group().strip()}".lstrip()
-
-
-def _qualified(text: str, end: int) -> str:
-    """The words that change what the number at `end` says, "" if there are none."""
-    found = _QUALIFIER.search(text, max(0, end - _LONGEST_QUALIFIER), end)
-    return found.group().strip() if found else ""

@@ -225,9 +225,46 @@ RATIOS = """\
 1\\text{ m}:50\\text{ cm} | \\boxed{2:1} | correct
 1 m : 50 cm | \\boxed{1:50} | wrong"""
 
+SENTENCES = """\
+12 | The area is 12 cm^2. | correct
+2 | The area is 12 cm^2. | wrong
+12\\pi | The volume is 12π cubic centimeters. | correct
+12 | The volume is 12π cubic centimeters. | wrong
+2\\sqrt{3} | So the length is 2√3. | correct
+3\\sqrt{2} | So the length is 3*sqrt(2). | correct
+1024 | So the number of subsets is 2^10. | correct
+10 | So the number of subsets is 2^10. | wrong
+3/4 | So the probability is \\frac{3}{4}. | correct
+4 | So the probability is \\frac{3}{4}. | wrong
+2n+1 | So the formula is 2n+1. | correct
+x^2+3x+2 | So the polynomial is x^2 + 3x + 2. | correct
+2 | So the polynomial is x^2 + 3x + 2. | wrong
+7 | So he has 10 - 3 apples left. | correct
+7 | He has 10 - 3 = 7 apples left. | correct
+9 | The number is 3^2=9. | correct
+5 | So f(2)=5. | correct
+2.5 | So she needs 2 1/2 cups. | correct
+-3 | The result is negative 3. | correct
+3 | The result is minus 3. | wrong
+5 | 10 minus 5 equals 5. | correct
+5:30\\text{ pm} | The train arrives at 5:30 pm. | correct
+5:30\\text{ pm} | The train arrives at 5:30 a.m. | wrong
+30 | The train arrives at 5:30 pm. | wrong
+7 | Step 3: So he has 7 apples | correct
+2:3 | The ratio of boys to girls is 2 : 3. | correct
+3 | The ratio of boys to girls is 2:3. | wrong
+(3,4) | So the midpoint is at (3, 4). | correct
+4 | So the midpoint is at (3, 4). | wrong
+5 | The distance from (0, 0) to (3, 4) is 5. | correct
+5,-5 | The solutions are x = 5 or x = -5. | correct
+-5 | The solutions are x = 5 or x = -5. | wrong
+2,5,7 | So the roots are x = 2, x = 5, and x = 7. | correct
+18 | So it costs \\$18.00 per day. | correct
+60 | So the angle is 60°. | correct"""
+
 TABLES = {
     "qualified": QUALIFIED, "letters": LETTERS, "units": UNITS, "reckoned": RECKONED, "multiples": MULTIPLES,
-    "words": WORDS, "ratios": RATIOS,
+    "words": WORDS, "ratios": RATIOS, "sentences": SENTENCES,
 }  # fmt: skip
 ROWS = [(kind, *row.rsplit(" | ", 1)) for kind, table in TABLES.items() for row in table.splitlines()]
 
