@@ -7,8 +7,8 @@ import re
 from da3po.reward.units import is_known
 
 NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+\s(?=\d+/\d)\d+|\d+(?:[.,]\d+)?|\.\d+)"
-    r"(?:\s?/\s?\d+)?(?:\s?\\?%)?(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z-]))+)?"
+    r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?"
+    r"(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+\s(?=\d+/\d)\d+|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z-]))+)?"
 )
 # Words right before a number that make another statement of it: `at least 5`, `not equal to 5`, `half of 12`. A sum may
 # add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well.
@@ -89,7 +89,7 @@ def _whole(sentence: str, number: re.Match[str]) -> str:
     if _NEGATIVE.search(sentence, max(0, number.start() - _LONGEST_QUALIFIER), number.start()):
         return f"-{plain}"
     start = max((sentence.rfind(space, 0, number.end()) for space in " \n\t"), default=-1) + 1
-    end = re.compile(r"\S*").match(sentence, number.end()).end()  # type: ignore[union-attr]
+    end = number.end() + len(re.split(r"\s", sentence[number.end() :], maxsplit=1)[0])
     terms = _TERMS.search(sentence, max(0, start - _LONGEST_FORMULA), start)
     formula = sentence[terms.start() if terms else start : end].rpartition("=")[2].strip(".,;:!?*\"'")
     if not (terms or _FORMULA.search(formula)):
