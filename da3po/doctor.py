@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     if wants_help(arguments):
         print(help_text(USAGE))
         return 0
-    return run_command(lambda: _examine(*split_flags(arguments, FLAGS, USAGE)), failures=(ClusterError,))
+    return run_command(lambda: _examine(*split_flags(arguments, FLAGS, USAGE)), failures=(ClusterError, ImportError))
 
 
 def _examine(overrides: Sequence[str], flags: set[str]) -> int:
@@ -141,7 +141,7 @@ def check_run(config: Config) -> Iterator[Finding]:
     """The run's model, data, tokenizer and grader, tried on some of its own problems."""
     try:
         problems = [one for source in config.data.sources for one in load_problems(source.path, config.data)][:SAMPLE]
-    except (DataError, ConfigError, OSError) as error:
+    except (DataError, ConfigError, ImportError, OSError) as error:
         yield _problem("data.train", "cannot be read", str(error))
         return
     yield Finding(topic="run", name="data.train", value=f"{len(problems)} problems tried")
@@ -163,7 +163,7 @@ def _tokenizer(config: Config, problems: Sequence[Problem]) -> Iterator[Finding]
     try:
         tokenizer: Any = load_tokenizer(str(locate_model(path)), config.model.trust_remote_code)
         prompts = [TEMPLATES[config.data.template].render(problem, tokenizer) for problem in problems]
-    except (ConfigError, OSError, ValueError) as error:
+    except (ConfigError, ImportError, OSError, ValueError) as error:
         yield _problem("tokenizer", "cannot be loaded", str(error))
         return
     bad = [text for text in prompts if tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) != text]
@@ -185,7 +185,7 @@ def _grader(config: Config, problems: Sequence[Problem]) -> Finding:
     try:
         check_grader(config.reward)
         right, wrong = asyncio.run(_grade(config, problems))
-    except (ConfigError, GraderError) as error:
+    except (ConfigError, GraderError, ImportError) as error:
         return _problem("grader", "cannot be used", str(error))
     missed = [problem.row for problem, grade in zip(problems, right, strict=True) if grade is not Outcome.CORRECT]
     fooled = sum(grade is Outcome.CORRECT for grade in wrong)

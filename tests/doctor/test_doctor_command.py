@@ -53,6 +53,19 @@ def test_golds_that_no_answer_can_meet_are_named(capsys: pytest.CaptureFixture[s
     assert code == 1 and grader["status"] == "problem" and "1 made-up ones are" in grader["value"]
 
 
+def test_packages_that_are_missing_are_problems_and_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("transformers", "da3po.reward.pool", "da3po.cluster.everywhere"):
+        monkeypatch.setitem(sys.modules, name, None)
+    code, found = run(capsys, "experiment=quickstart")
+    of_run = {one["name"]: one for one in found["nodes"]["the run"]}
+    assert code == 1 and "transformers" in of_run["tokenizer"]["meaning"]
+    assert of_run["grader"]["status"] == "problem" and "da3po.reward.pool" in of_run["grader"]["meaning"]
+    assert doctor.main(["--cluster"]) == 1
+    assert capsys.readouterr().err.startswith("da3po: import of da3po.cluster.everywhere")
+
+
 def test_a_model_of_the_hub_is_not_fetched(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = run(capsys, "experiment=quickstart", "model.path=Qwen/Qwen3-4B-Base")
     model = next(one for one in found["nodes"]["the run"] if one["name"] == "model.path")
