@@ -47,7 +47,13 @@ def scripted(gold: str, response: str) -> bool | None:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[GraderPool]:
+def strangers() -> set[int | None]:
+    """What other tests of this process have left running, and is no worker of `pool`."""
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+@pytest.fixture(scope="module")
+def pool(strangers: set[int | None]) -> Iterator[GraderPool]:
     config = RewardConfig(grader=f"{__name__}.scripted", timeout=TIMEOUT, num_workers=2, memory_mb=512)
     made = GraderPool(config)
     yield made
@@ -61,14 +67,10 @@ def math_pool() -> Iterator[GraderPool]:
     made.close()
 
 
-def num_workers() -> int:
-    return sum(child.is_alive() for child in multiprocessing.active_children())
-
-
-async def wait_for_workers(count: int) -> None:
+async def wait_for_workers(count: int, strangers: set[int | None]) -> None:
     """Until that many are alive, neither more nor fewer; a killed one takes a moment to be replaced."""
     async with asyncio.timeout(30):
-        while num_workers() != count:
+        while len({child.pid for child in multiprocessing.active_children()} - strangers) != count:
             await asyncio.sleep(0.1)
 
 
@@ -84,15 +86,15 @@ async def test_one_hostile_answer_costs_only_itself(pool: GraderPool) -> None:
     assert time.monotonic() - begin < 60
 
 
-async def test_normal_answers_are_graded_after_many_hostile_ones(pool: GraderPool) -> None:
+async def test_normal_answers_are_graded_after_many_hostile_ones(pool: GraderPool, strangers: set[int | None]) -> None:
     """R03: 6 hostile answers, then 4 normal ones, 2 workers; then 2 workers are there and idle."""
     await outcomes(pool, "1", ["1"])
-    await wait_for_workers(2)
+    await wait_for_workers(2, strangers)
     hostile = asyncio.gather(*(outcomes(pool, "1", ["hang"]) for _ in range(6)))
     normal = await asyncio.gather(*(outcomes(pool, "1", ["1"]) for _ in range(4)))
     assert normal == [["correct"]] * 4
     assert await hostile == [["timeout"]] * 6
-    await wait_for_workers(2)
+    await wait_for_workers(2, strangers)
 
 
 async def test_failures_have_details_and_too_many_raise_an_alarm(
