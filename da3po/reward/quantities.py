@@ -13,7 +13,9 @@ from da3po.reward.units import ANY, is_known, is_name, read_unit
 PERCENT = "%"
 DEGREE = "°"
 
-_PERCENT = re.compile(r"\s*(?:\\?%|per\s?cent(?:age)?|pct)\.?$", re.IGNORECASE)
+_PERCENT = re.compile(
+    r"\s*(?:(?:\\?%|per\s?cent(?:age)?|pct)\.?|\\text\{\s*(?:\\?%|per\s?cent|pct\.?)\s*\})$", re.IGNORECASE
+)
 _DEGREE = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|degrees?|\\degree)$")
 _TEXT_UNIT = re.compile(r"\s*\\text\{([^{}]*)\}(?:\s*\^\s*\{?\s*-?\d+\s*\}?)?$")
 # Bare units: words after a space, and short symbols that no one takes for a variable.

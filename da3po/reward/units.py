@@ -59,6 +59,11 @@ _SHORT = frozenset((
     "per", "cu", "sq", "kid", "pie", "job", "key", "hat", "ant", "jar", "bat", "cap", "pcs", "leg", "ear", "eye", "cub",
 ))  # fmt: skip
 _LONGEST_SHORT = 3
+# Behind a unit, what is measured by it or which way: `5 cups of flour`, `12 cm long`.
+_BEHIND = re.compile(
+    r"\s+(?:of|in|long|tall|wide|deep|high|thick|away|apart|left|remaining|more|less|later|earlier|each|altogether"
+    r"|longer|taller|shorter|wider|faster|slower|farther|further|(?<!^in )total)(?:\s.*)?$"
+)
 _ALIASES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h"}
 _PER = re.compile(r"\s*/\s*|(?:^|\s+)per\s+|(?<=[a-z])per(?=hour|second|minute)")
 # `cups` and `squares` are no powers.
@@ -87,11 +92,13 @@ def is_known(word: str) -> bool:
 def read_unit(name: str, power: int = 1) -> tuple[str, Fraction]:
     """(what is measured, size of the unit): cm to the second power is ("m^2", 1/10000), km/h is ("m/s", 5/18).
 
-    power: of the last factor. A word that is no known unit counts things, which one may call students and another
-    people; short letters measure themselves.
+    power: of the last factor. What stands behind a known unit is left out: cups of flour are cups. A word that is no
+    known unit counts things, which one may call students and another people; short letters measure themselves.
     """
     word = re.sub(r"[\s~]+", " ", name.lower()).strip().rstrip(".")
     word = word.replace(" squared", "^2").replace(" cubed", "^3")
+    if (behind := _BEHIND.search(word)) and is_known(unit := word[: behind.start()]):
+        word = unit
     factors = _PER.split(_ALIASES.get(word, word))
     read = [_factor(factor, power if place == len(factors) - 1 else 1) for place, factor in enumerate(factors)]
     size = read[0][1]

@@ -136,7 +136,21 @@ UNITS = """\
 1 | \\boxed{1 kid} | correct
 1 | \\boxed{1 pie} | correct
 5 | \\boxed{5 pcs} | correct
-5 pies | \\boxed{5 pie} | correct"""
+5 pies | \\boxed{5 pie} | correct
+5 cups | \\boxed{5\\text{ cups of flour}} | correct
+5 cups of flour | \\boxed{5 cups} | correct
+5 cups | \\boxed{5\\text{ pints of milk}} | wrong
+\\$18 | \\boxed{18\\text{ dollars left}} | correct
+\\$18 | \\boxed{18\\text{ cents left}} | wrong
+\\$18 | \\boxed{18\\text{ dollars less than Tom}} | wrong
+12\\text{ inches} | \\boxed{1\\text{ foot long}} | correct
+12\\text{ cm} | \\boxed{12\\text{ cm in total}} | correct
+40\\text{ square feet} | \\boxed{40\\text{ square feet of carpet}} | correct
+60\\text{ mph} | \\boxed{60\\text{ miles per hour faster}} | correct
+5\\text{ people} | \\boxed{5\\text{ in total}} | correct
+5\\% | \\boxed{5\\text{ percent}} | correct
+0.05 | \\boxed{5\\text{ percent}} | correct
+6\\% | \\boxed{5\\text{ percent}} | wrong"""
 
 RECKONED = """\
 5 | \\boxed{5 plus two} | wrong
