@@ -124,6 +124,7 @@ _THIN_COMMA = re.compile(r"\{,\}|,\s*\\!\s*")
 _BRACED_COLON = re.compile(r"\{:\}")
 _CLOCK_HALF = re.compile(r"(?<=:\d\d)\s*(?:\\text\s*\{)?\s*([aApP])\.?\s?[mM]\b\.?\s*\}?")
 _RATIO_WORDS = re.compile(r"^\s*(\d[\d.]*)\s+(?:\\text\{\s*)?to(?:\s*\})?\s+(\d[\d.]*)\s*$")
+_OUT_OF = re.compile(r"^\s*(\d+)\s*(?:\\text\{)?\s*out of\s*\}?\s*(\d+)\s*$")
 _MATH_DELIMITER = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$+)")
 _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
 # A price and nothing else is so many dollars, which cents do not equal.
@@ -188,6 +189,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (_DEGREE_WORD, r"^\\circ "),
     (_CLOCK_HALF, lambda half: f" {half[1].lower()}m"),
     (_RATIO_WORDS, r"\1:\2"),
+    (_OUT_OF, r"\\frac{\1}{\2}"),
     (_ANNOUNCEMENT, ""),
     (_CONTRAST, ""),
     (_HEDGE, ""),

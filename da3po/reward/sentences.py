@@ -15,7 +15,7 @@ NUMBER = re.compile(
 # add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well.
 _QUALIFIER = re.compile(
     r"(?:(?:\b(?:not|never|cannot)|n't)(?:\s+(?:be|been|equals?|to|exactly|possibly))*"
-    r"|\b(?:at\s+(?:the\s+)?(?:least|most)|than|different\s+from|twice|thrice|double|times|exceeds?|exceeding|over"
+    r"|(?<!\\)\b(?:at\s+(?:the\s+)?(?:least|most)|than|different\s+from|twice|thrice|double|times|exceeds?|exceeding|over"
     r"|under|above|below|beyond|base(?=\s*$)|(?:square|cube|cubic)\s+root(?:\s+of)?|half(?:\s+of)?"
     r"|(?:anything|everything|all|any)\s+(?:\w+\s+)?(?:but|except)"
     r"|(?:third|quarter|triple|square|cube|root|factorial|reciprocal|inverse|opposite|multiple)\s+of))"
@@ -28,13 +28,15 @@ _NAME = r"(?:[A-Za-z](?:_\{?\w+\}?)?\s*=\s*)?"
 _AND = re.compile(rf"\s*,?\s*(?:and|or|und|et|y|和)\s*{_NAME}")
 _COMMA = re.compile(rf"\s*,\s*{_NAME}")
 _PART = r"[-+−]?\s?\d[\d./]*"
-# `(3, 4)`, `3:4` and `5:30 pm`
+# `(3, 4)`, `3:4`, `5:30 pm`, `3 to 4` where that is a ratio, and `3 out of 4`
 _SEVERAL = re.compile(
-    rf"[(\[]\s*{_PART}(?:\s*,\s*{_PART})+\s*[)\]]|(?<!\S)\d+(?:(?::| : )\d+)+(?:\s?[ap]\.?\s?m\b\.?)?", re.IGNORECASE
+    rf"[(\[]\s*{_PART}(?:\s*,\s*{_PART})+\s*[)\]]|(?<!\S)\d+(?:(?::| : )\d+)+(?:\s?[ap]\.?\s?m\b\.?)?"
+    r"|(?<!\S)\d+\sout\sof\s\d+|(?<=ratio is )\d+\sto\s\d+",
+    re.IGNORECASE,
 )
 # A number that is only a piece of a formula without delimiters: `12π`, `x^2`, `2n+1`, `\frac{3}{4}`.
 _FORMULA = re.compile(r"[\^√π]|_\{?\d|\\[A-Za-z]|sqrt|\w[+*]\d")
-_TERMS = re.compile(r"(?:(?<!\S)(?:[A-Za-z]|\S*[\d^√π\\]\S*)\s[-+−*·×]\s)+$")
+_TERMS = re.compile(r"(?:(?<!\S)(?:[A-Za-z]|\S*[\d^√π\\]\S*)\s(?:[-+−*·×÷]|\\(?:times|cdot|div))\s)+$")
 _POWER_OF_UNIT = re.compile(r"\d\s*([A-Za-z]+)\^\{?$")
 _LONGEST_QUALIFIER = 60
 _LONGEST_JOINT = 20

@@ -274,7 +274,14 @@ x^2+3x+2 | So the polynomial is x^2 + 3x + 2. | correct
 -5 | The solutions are x = 5 or x = -5. | wrong
 2,5,7 | So the roots are x = 2, x = 5, and x = 7. | correct
 18 | So it costs \\$18.00 per day. | correct
-60 | So the angle is 60°. | correct"""
+60 | So the angle is 60°. | correct
+12 | So we have 3 \\times 4. | correct
+12 | So we have 3 × 4 = 12. | correct
+7/10 | The probability is 7 out of 10. | correct
+7/10 | \\boxed{7 \\text{ out of } 10} | correct
+10 | The probability is 7 out of 10. | wrong
+2:3 | The ratio is 2 to 3. | correct
+10 | The number of marbles went from 7 to 10. | correct"""
 
 TABLES = {
     "qualified": QUALIFIED, "letters": LETTERS, "units": UNITS, "reckoned": RECKONED, "multiples": MULTIPLES,
