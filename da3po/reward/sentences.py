@@ -11,12 +11,13 @@ NUMBER = re.compile(
     r"(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+\s(?=\d+/\d)\d+|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?"
     r"(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z-]))+)?"
 )
-# Words right before a number that make another statement of it: `at least 5`, `not equal to 5`, `half of 12`. A sum may
-# add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well.
+# Words right before a number that make another statement of it: `more than 5`, `not equal to 5`, `half of 12`. A sum
+# may add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well. A
+# bound (`he needs at least 5 coins`) is what many problems ask for.
 _QUALIFIER = re.compile(
     r"(?:(?:\b(?:not|never|cannot)|n't)(?:\s+(?:be|been|equals?|to|exactly|possibly))*"
-    r"|(?<!\\)\b(?:at\s+(?:the\s+)?(?:least|most)|than|different\s+from|twice|thrice|double|times|exceeds?|exceeding|over"
-    r"|under|above|below|beyond|base(?=\s*$)|(?:square|cube|cubic)\s+root(?:\s+of)?|half(?:\s+of)?"
+    r"|(?<!\\)\b(?:(?<!no more )(?<!no less )(?<!no fewer )than|different\s+from|twice|thrice"
+    r"|double|times|exceeds?|exceeding|over|under|above|below|beyond|base(?=\s*$)|(?:square|cube|cubic)\s+root(?:\s+of)?|half(?:\s+of)?"
     r"|(?:anything|everything|all|any)\s+(?:\w+\s+)?(?:but|except)"
     r"|(?:third|quarter|triple|square|cube|root|factorial|reciprocal|inverse|opposite|multiple)\s+of))"
     r"(?:\s+(?:the|a|an|exactly))*\s*$",

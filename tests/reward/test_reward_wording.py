@@ -12,8 +12,9 @@ QUALIFIED = """\
 5 | \\boxed{not 5} | wrong
 5 | It isn't 5. | wrong
 5 | The value can't be 5 | wrong
-5 | The answer is at least 5. | wrong
-5 | There are at least 5 apples. | wrong
+5 | The answer is more than 5. | wrong
+5 | He needs at least 5 coins. | correct
+5 | They can buy no more than 5 pens. | correct
 5 | \\boxed{\\text{at least } 5} | wrong
 5 | \\boxed{5 at most} | wrong
 5 | \\boxed{5 or more} | wrong
