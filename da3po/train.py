@@ -288,7 +288,7 @@ def build_store(
     if config.logging.keep_rollouts == 0:
         return recorder
     storing = StoringRecorder(recorder, Transcripts(run_dir.path), keep=config.logging.keep_rollouts, after=after)
-    stack.callback(storing.close)
+    stack.enter_context(storing)
     return storing
 
 

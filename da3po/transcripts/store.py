@@ -5,6 +5,7 @@ RUN/rollouts/step_000012.parquet: a row for each response (see `da3po.transcript
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 from da3po.config.schema import ConfigError
 from da3po.transcripts.rows import batch_rows
 from da3po.types import StepBatch, StepStats
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "rollouts"
 MAX_WRITES = 2
@@ -120,9 +123,18 @@ class StoringRecorder:
         self._settle(MAX_WRITES - 1)
         self._writing.append(self._threads.submit(self._transcripts.write, samples, self._keep))
 
-    def close(self) -> None:
+    def __enter__(self) -> StoringRecorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for what is under way. Where a run ends by an error already, that stays its error."""
         self._threads.shutdown()
-        self._settle(0)
+        try:
+            self._settle(0)
+        except OSError as error:
+            if kind is None:
+                raise
+            logger.warning("rollouts could not be stored: %s", error)
 
     def _settle(self, left: int) -> None:
         """Wait until so many are under way. A write that failed stays, and is raised again whenever it is looked at."""

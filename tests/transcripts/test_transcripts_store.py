@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from builders import group
 
 from da3po.config.schema import AlgoConfig, ConfigError, DaaConfig, OverlongConfig
 from da3po.rollout.postprocess import PostProcessor
+from da3po.runtime.interruption import Interrupted
 from da3po.transcripts.rows import batch_rows
 from da3po.transcripts.store import StoringRecorder, Transcripts
 from da3po.types import StepBatch, StepStats
@@ -118,11 +120,11 @@ def take_steps(storing: StoringRecorder, *steps: int) -> None:
 
 def test_a_resumed_run_writes_later_steps_anew(tmp_path: Path) -> None:
     kept, first = recorder(tmp_path, after=0)
-    for step in (1, 2, 3):
-        first.step(make_batch(step), StepStats())
-    first.close()
+    with first:
+        take_steps(first, 1, 2, 3)
     assert kept.steps == Transcripts(tmp_path).steps() == [1, 2, 3]
-    recorder(tmp_path, after=1)[1].close()
+    with recorder(tmp_path, after=1)[1]:
+        pass
     assert Transcripts(tmp_path).steps() == [1]
 
 
@@ -142,7 +144,8 @@ def test_a_step_waits_for_no_write_but_that_of_the_step_before_the_last(tmp_path
     assert written == [1]
     may_write[1].set()
     may_write[2].set()
-    storing.close()
+    with storing:
+        pass
     assert written == [1, 2, 3]
 
 
@@ -154,5 +157,16 @@ def test_a_write_that_fails_is_raised_at_a_later_step_and_at_the_end(tmp_path: P
     storing.step(make_batch(1), StepStats())
     with pytest.raises(OSError, match="no space left"):
         take_steps(storing, 2, 3)
-    with pytest.raises(OSError, match="no space left"):
-        storing.close()
+    with pytest.raises(OSError, match="no space left"), storing:
+        pass
+
+
+def test_a_write_that_fails_does_not_hide_what_ended_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def full(batch: StepBatch, keep: int) -> None:
+        raise OSError("no space left")
+
+    _, storing = recorder(tmp_path, 0, full)
+    storing.step(make_batch(1), StepStats())
+    with pytest.raises(Interrupted), storing:
+        raise Interrupted(signal.SIGTERM)
+    assert "rollouts could not be stored: no space left" in caplog.text
