@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from da3po.config.schema import FP8_CAPABILITY
@@ -9,6 +10,7 @@ from da3po.health.finding import Finding, Need
 from da3po.runtime.system import ask_system
 
 Ask = Callable[[Sequence[str]], str]
+_CAPABILITY = re.compile(r"\d+\.\d+")
 QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader,nounits"]
 
 
@@ -46,14 +48,15 @@ def _count(rows: list[list[str]], need: Need) -> Finding:
 
 
 def _capability(rows: list[list[str]], need: Need) -> Finding:
-    lowest = min(tuple(map(int, row[3].split("."))) for row in rows)
+    known = [tuple(map(int, row[3].split("."))) for row in rows if _CAPABILITY.fullmatch(row[3])]
+    lowest = min(known, default=(0, 0))  # an old driver says [N/A]
     has = [precision for precision, needed in FP8_CAPABILITY.items() if lowest >= needed]
     lacks = need.precision in FP8_CAPABILITY and need.precision not in has
     needed = ".".join(map(str, FP8_CAPABILITY[need.precision])) if lacks else ""
     return Finding(
         topic="gpus",
         name="compute capability",
-        value=".".join(map(str, lowest)),
+        value=".".join(map(str, lowest)) if known else "unknown",
         status="problem" if lacks else "ok",
         meaning=f"{need.precision} takes {needed}" if lacks else ", ".join(has) or "no fp8",
     )

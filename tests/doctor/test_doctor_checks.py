@@ -59,6 +59,11 @@ def test_gpus_of_another_kind() -> None:
     assert by_name(check_gpus(no_fp8, asked(node_of("A", 4, "8.0", "SYS"))))["compute capability"].status == "ok"
 
 
+def test_a_driver_that_does_not_know_its_gpus() -> None:
+    found = by_name(check_gpus(H100S, asked(node_of("A", 8, "[N/A]", "SYS"))))["compute capability"]
+    assert found.value == "unknown" and found.status == "problem"
+
+
 def test_no_gpus() -> None:
     nothing = asked({})
     assert by_name(check_gpus(CPU, nothing))["GPUs"].status == "note"
