@@ -12,8 +12,8 @@ NUMBER = re.compile(
     r"(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z-]))+)?"
 )
 # Words right before a number that make another statement of it: `more than 5`, `not equal to 5`, `half of 12`. A sum
-# may add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well. A
-# bound (`he needs at least 5 coins`) is what many problems ask for.
+# may add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well.
+# A bound (`he needs at least 5 coins`) is what many problems ask for.
 _QUALIFIER = re.compile(
     r"(?:(?:\b(?:not|never|cannot)|n't)(?:\s+(?:be|been|equals?|to|exactly|possibly))*"
     r"|(?<!\\)\b(?:(?<!no more )(?<!no less )(?<!no fewer )than|different\s+from|twice|thrice"
