@@ -130,9 +130,9 @@ def _timed(name: str, about: dict[str, Any]) -> Iterator[None]:
 
 def _clear(target: Path) -> Path:
     """An empty folder beside `target` to write to. Nothing is written over but a conversion that was cut off."""
-    partial = target.with_name(target.name + PARTIAL)
     if target.exists():
         raise ConfigError(f"{target} is there already; choose another directory, or remove it")
+    partial = target.with_name(target.name + PARTIAL)
     if (partial / JSON).exists():
         raise ConfigError(f"{partial} is a conversion that did not pass its proof; look at it, and remove it")
     if partial.exists():

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from da3po.checkpoint.directory import CheckpointError
+
 logger = logging.getLogger(__name__)
 
 
@@ -18,10 +20,13 @@ def locked(target: Path) -> Iterator[None]:
     """Wait until no other process, nor another thread of this one, is writing `target`, and keep them out.
 
     The lock is a file beside the target, whose folder must be there. It goes with the process that holds it, however
-    that ends. A file system without locks has none, and the log says so.
+    that ends. A file system without locks has none, and the log says so. Raises CheckpointError if it cannot be made.
     """
-    path = target.absolute().with_name(f".{target.absolute().name}.lock")
-    file = _take(path)
+    path = target.absolute().parent / f".{target.absolute().name}.lock"
+    try:
+        file = _take(path)
+    except OSError as error:
+        raise CheckpointError(f"{target} cannot be written: {error}") from error
     try:
         yield
     finally:

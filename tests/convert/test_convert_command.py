@@ -303,6 +303,15 @@ def test_a_second_converter_waits_for_the_first(
     thread.join()
 
 
+def test_a_target_that_cannot_be_locked_is_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".out.lock").mkdir()  # whoever else it belongs to
+    assert convert.main(["import", str(model), str(tmp_path / "out")]) == 2
+    assert f"{tmp_path / 'out'} cannot be written: [Errno 21] Is a directory" in capsys.readouterr().err
+    assert convert.main(["import", str(model), "/"]) == 2
+
+
 def test_where_there_are_no_locks_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
