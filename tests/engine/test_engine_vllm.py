@@ -12,7 +12,7 @@ import torch
 from engine_host import MAX_MODEL_LEN, SYNC_TIMEOUT, EngineHost
 from torch import Tensor
 
-from da3po.engine.protocol import EngineError
+from da3po.engine.protocol import EngineError, RequestError
 from da3po.sync.channel import ChannelPlan, SourceChannel, host_store
 from da3po.sync.send import send_weights
 from da3po.types import Completion, GroupRequest, SamplingParams, WeightManifest
@@ -208,8 +208,10 @@ def test_text_is_the_ids_decoded(engine: EngineHost, model_path: Path) -> None:
 
 def test_a_request_that_cannot_fit_is_refused_and_the_engine_goes_on(engine: EngineHost) -> None:
     too_long = replace(SAMPLING, max_tokens=MAX_MODEL_LEN)
-    with pytest.raises(EngineError, match=r"engine 3: request 0 may grow to 131 tokens .*engine.max_model_len is 128"):
+    with pytest.raises(RequestError, match=r"engine 3: request 0 may grow to 131 tokens .*engine.max_model_len is 128"):
         engine.generate(*requests(too_long))
+    with pytest.raises(RequestError, match=r"engine 3: request 0 cannot be served: .*temperature"):
+        engine.generate(*requests(replace(SAMPLING, temperature=50.0)))
     assert len(engine.generate(*requests())) == 3
 
 

@@ -4,11 +4,11 @@
     python tools/bench/against_trl.py --trl ENV/bin/python [--max-tokens N]... [--steps 4] [--da3po OVERRIDE]...
 
 Both start from the tiny model, train on the same prompts with the same grader and the loss of DAPO without dynamic
-sampling, 64 prompts x 16 samples a step, one optimizer update each. They sample at so high a temperature that every
-token is about as likely as any other, since the tiny model's own answers are three tokens long: so lengths vary up to
-the cap. TRL is tried with several micro-batches and its best one counts; da3po runs with its defaults and the given
-overrides. The first step of each run is left out, it pays for what is made once. TRL lives in an environment of its
-own, since it asks for other versions than da3po does.
+sampling, 64 prompts x 16 samples a step, one optimizer update each. They sample at the highest temperature that vLLM
+takes, since the tiny model's own answers are three tokens long: so it rambles, and lengths vary up to the cap. TRL is
+tried with several micro-batches and its best one counts; da3po runs with its defaults and the given overrides. The
+first step of each run is left out, it pays for what is made once. TRL lives in an environment of its own, since it asks
+for other versions than da3po does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from da3po.models.locate import locate_model
 from da3po.reward.golds import objection
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NUM_PROMPTS, NUM_SAMPLES, TEMPERATURE = 64, 16, 50.0
+NUM_PROMPTS, NUM_SAMPLES, TEMPERATURE = 64, 16, 2.0
 MICRO_BATCHES = (128, 256, 512, 1024)
 OVERRIDES = [
     "experiment=quickstart",

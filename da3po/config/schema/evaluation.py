@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from da3po.config.schema.rollout import MAX_TEMPERATURE
 from da3po.config.schema.validation import require
 
 
@@ -25,7 +26,10 @@ class EvalConfig:
         require(self.num_samples >= 1, f"eval.num_samples must be >= 1, got {self.num_samples}")
         require(self.every >= 0, f"eval.every must be >= 0, got {self.every}")
         require(self.limit is None or self.limit >= 1, f"eval.limit must be >= 1 or null, got {self.limit}")
-        require(self.temperature >= 0, f"eval.temperature must be >= 0, got {self.temperature}")
+        require(
+            0 <= self.temperature <= MAX_TEMPERATURE,
+            f"eval.temperature must lie in [0, {MAX_TEMPERATURE:g}], vLLM's limit, got {self.temperature}",
+        )
         require(
             self.temperature > 0 or self.num_samples == 1,
             f"eval.temperature=0 gives {self.num_samples} equal samples; set eval.num_samples=1",

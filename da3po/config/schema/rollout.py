@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from da3po.config.schema.validation import require
 
+MAX_TEMPERATURE = 2.0
+"""vLLM's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutConfig:
@@ -36,7 +39,10 @@ class RolloutConfig:
         require(
             self.num_samples >= 2, f"rollout.num_samples must be >= 2 for a group advantage, got {self.num_samples}"
         )
-        require(self.temperature > 0, f"rollout.temperature must be positive, got {self.temperature}")
+        require(
+            0 < self.temperature <= MAX_TEMPERATURE,
+            f"rollout.temperature must lie in (0, {MAX_TEMPERATURE:g}], vLLM's limit, got {self.temperature}",
+        )
         require(0 < self.top_p <= 1, f"rollout.top_p must lie in (0, 1], got {self.top_p}")
         require(self.top_k == -1 or self.top_k >= 1, f"rollout.top_k must be -1 (off) or >= 1, got {self.top_k}")
         require(self.max_tokens >= 1, f"rollout.max_tokens must be >= 1, got {self.max_tokens}")

@@ -171,12 +171,15 @@ class RunningEngine:
                 f"{self._name}: request {request.key} may grow to {length} tokens "
                 f"({len(request.prompt_ids)} of prompt), engine.max_model_len is {self._spec.max_model_len}"
             )
-        return self._llm.input_processor.process_inputs(
-            f"{request.key}-{next(self._numbers)}",
-            tokens_input(list(request.prompt_ids)),
-            sampling_parameters(request.sampling, seed, self._stop_ids),
-            supported_tasks=self._llm.get_supported_tasks(),
-        )
+        try:
+            return self._llm.input_processor.process_inputs(
+                f"{request.key}-{next(self._numbers)}",
+                tokens_input(list(request.prompt_ids)),
+                sampling_parameters(request.sampling, seed, self._stop_ids),
+                supported_tasks=self._llm.get_supported_tasks(),
+            )
+        except Exception as error:  # another engine would refuse it as well
+            raise RequestError(f"{self._name}: request {request.key} cannot be served: {error}") from error
 
     def _usable_version(self) -> int:
         if self._version is None:
