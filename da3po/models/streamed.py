@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from torch import Tensor, nn
 
@@ -19,6 +20,13 @@ def filled(module: nn.Module, prefix: str, read: Callable[[str], Tensor]) -> Ite
     finally:
         for parameter in parameters.values():
             parameter.data = parameter.data.new_empty(0)
+        _return_freed_memory()
+
+
+def _return_freed_memory() -> None:
+    """To the system: glibc keeps the memory of smaller tensors for the next ones, and so of many layers in the end."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def stream_weights(model: nn.Module, modules: Sequence[str], read: Callable[[str], Tensor]) -> None:
