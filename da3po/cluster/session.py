@@ -49,6 +49,7 @@ class Session:
         # An address left over from another cluster would make ray.init join it instead.
         os.environ.pop("RAY_ADDRESS", None)
         _init(
+            "Ray did not start",
             address="local",
             num_cpus=usable_cores().num_cores,
             include_dashboard=False,
@@ -67,7 +68,13 @@ class Session:
                 f"RAY_ADDRESS={address}: the run must itself be on a node of the cluster, with RAY_ADDRESS=HOST:PORT; "
                 "`ray job submit` starts it there"
             )
-        _init(address=address, namespace=f"da3po-{os.getpid()}", log_to_driver=False, logging_level=logging.ERROR)
+        _init(
+            f"the Ray cluster at {address} cannot be joined (with one that asks for a token, set RAY_AUTH_MODE=token)",
+            address=address,
+            namespace=f"da3po-{os.getpid()}",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
 
 
 # A signal to all processes of a job or group asks the controller to end the run, which needs the others until then.
@@ -88,7 +95,8 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _init(**options: Any) -> None:
+def _init(failure: str, **options: Any) -> None:
+    """failure: how the error begins."""
     for name, value in RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -96,4 +104,4 @@ def _init(**options: Any) -> None:
             ray.init(**options)
     except Exception as error:  # Ray has no class of its own for a start that fails or takes too long
         ray.shutdown()
-        raise ClusterError(f"Ray did not start: {str(error).strip()}") from error
+        raise ClusterError(f"{failure}: {str(error).strip()}") from error
