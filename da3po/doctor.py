@@ -21,7 +21,7 @@ from da3po.data.problems import DataError, Problem
 from da3po.data.sources import load_problems
 from da3po.data.templates import TEMPLATES
 from da3po.data.tokenizer import load_tokenizer
-from da3po.health.finding import Finding, Need
+from da3po.health.finding import Finding, Need, Status
 from da3po.health.node import check_node
 from da3po.models.locate import is_hub_name, locate_model
 from da3po.reward.graders import GraderError, check_grader
@@ -189,7 +189,7 @@ def _grader(config: Config, problems: Sequence[Problem]) -> Finding:
         return _problem("grader", "cannot be used", str(error))
     missed = [problem.row for problem, grade in zip(problems, right, strict=True) if grade is not Outcome.CORRECT]
     fooled = sum(grade is Outcome.CORRECT for grade in wrong)
-    status = "problem" if fooled or len(missed) == len(problems) else "note" if missed else "ok"
+    status: Status = "problem" if fooled or len(missed) == len(problems) else "note" if missed else "ok"
     return Finding(
         topic="run",
         name=f"grader {config.reward.grader}",

@@ -157,8 +157,8 @@ def _where(config: Config, benchmark: BenchmarkConfig) -> tuple[str, DataConfig]
         return config.data.eval, config.data
     if config.data.dir is not None:
         return str(Path(config.data.dir) / benchmark.file), config.data
-    keys = {"problem_key": benchmark.problem_key, "answer_key": benchmark.answer_key}
-    return str(benchmark.hub), dataclasses.replace(config.data, **keys)
+    data = dataclasses.replace(config.data, problem_key=benchmark.problem_key, answer_key=benchmark.answer_key)
+    return str(benchmark.hub), data
 
 
 def _training_texts(data: DataConfig) -> TrainingTexts | None:

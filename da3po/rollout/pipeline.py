@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -60,7 +60,7 @@ class RolloutPipeline:
         self._producer: asyncio.Future[None] | None = None
         self._changed = Signal()
 
-    async def steps(self, *, after: int, until: int) -> AsyncIterator[StepBatch]:
+    async def steps(self, *, after: int, until: int) -> AsyncGenerator[StepBatch, None]:
         """The batches of steps `after` + 1 to `until`. Whoever iterates publishes a step's weights before asking on."""
         self._last_step = until
         self._collected = max([after, *self._batches])

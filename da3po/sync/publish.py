@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import zip_longest
-from typing import Protocol
+from typing import Any, Protocol
 
 from da3po.sync import SyncError
 from da3po.types import BucketSum, PackedStep, StepStats, WeightManifest
@@ -185,7 +185,7 @@ class PublishedLearner:
 async def _both(sending: asyncio.Future[WeightManifest], receiving: asyncio.Future[Sequence[WeightManifest]]) -> None:
     """Wait for both ends. When one fails the other has a moment to say why: what is a broken connection to a sender may
     be the death of a receiver."""
-    ends = {sending, receiving}
+    ends: set[asyncio.Future[Any]] = {sending, receiving}
     try:
         _, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_EXCEPTION)
         if pending:
