@@ -294,9 +294,10 @@ async def test_if_nobody_is_left_while_the_learner_steps_generation_goes_on_with
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_chaos(seed: int) -> None:
+async def test_chaos(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines are killed, hung and garbled at random moments over ten steps: every group comes once, whole, and from
     the weights of its step."""
+    monkeypatch.setattr("da3po.sync.publish.MAX_ATTEMPTS", 100)  # every strike may meet one publication
     rng = random.Random(seed)
     living: list[ScriptedEngine] = []
 
