@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from da3po.reward.sentences import NUMBER, first_number, last_number, qualifier
+from da3po.reward.sentences import HEDGES, NUMBER, first_number, last_number, qualifier
 
 _END_TOKEN = re.compile(r"<\|(?:im_end|im_start|endoftext|eot_id|end_of_text|end)\|>|</s>|<｜end▁of▁sentence｜>")
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
@@ -34,7 +34,7 @@ _QUOTES = re.compile(r"^(?:\\?[\"'“*]|\s)+")
 _CLOSING_QUOTES = "\"'”"
 # Words between "the answer is" and the answer.
 _ADVERBS = re.compile(
-    r"(?:(?:clearly|simply|just|exactly|therefore|thus|then|indeed|about|approximately|around|roughly|obviously|only|always|hence"
+    rf"(?:(?:{HEDGES}|clearly|simply|just|therefore|thus|then|indeed|obviously|always|hence"
     r"|also|equal to|given by|in fact)(?![A-Za-z])[\s,:]*)+",
     re.IGNORECASE,
 )

@@ -9,6 +9,8 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from da3po.reward.sentences import HEDGES
+
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _SUPERSCRIPT_RUN = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
@@ -76,8 +78,7 @@ _DEGREE_WORD = re.compile(
     r"(?<=[\d}\s])\s*(?:\\text\{\s*(?:degrees?|deg)\.?\s*\}|\\degrees?(?![A-Za-z])|deg(?:rees?)?\.?$)"
 )
 # Words before a value that leave it what it is, and a remark in brackets behind a number.
-_HEDGE_WORD = r"(?:about|approximately|around|roughly|exactly|only)"
-_HEDGE = re.compile(rf"^\s*(?:(?:\\approx|{_HEDGE_WORD}(?![A-Za-z])|\\text\s*\{{\s*{_HEDGE_WORD}\s*\}})\s*)+(?=[^\s=])")
+_HEDGE = re.compile(rf"^\s*(?:(?:\\approx|(?:{HEDGES})(?![A-Za-z])|\\text\s*\{{\s*(?:{HEDGES})\s*\}})\s*)+(?=[^\s=])")
 _ANNOUNCEMENT = re.compile(
     r"^\s*(?:\\text\s*\{[^{}\d]*(?:\b(?:is|are)|[:=])\s*\}|(?:the\s+)?(?:final\s+)?answer\s*(?:is(?![a-z])|[:=]))\s*(?=\S)",
     re.IGNORECASE,

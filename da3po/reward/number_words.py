@@ -12,7 +12,7 @@ _UNITS = (
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _VALUES = {word: value for value, word in enumerate(_UNITS)}
 _VALUES |= {word: 10 * value for value, word in enumerate(_TENS, start=2)}
-_MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PARTS = {
     "half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
     "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "fifteenth": 15, "sixteenth": 16, "twentieth": 20,
@@ -53,7 +53,7 @@ def split_words(text: str) -> tuple[str, str] | None:
 
 def _is_number_word(word: str) -> bool:
     first = word.lower().partition("-")[0]
-    return first in _VALUES or first in _MULTIPLES or first in _PARTS_ALONE or first in ("a", "an", "minus", "negative")
+    return first in _VALUES or first in MULTIPLES or first in _PARTS_ALONE or first in ("a", "an", "minus", "negative")
 
 
 def _value(words: list[str]) -> Fraction | None:
@@ -91,10 +91,10 @@ def _whole(words: list[str]) -> int | None:
     """`one hundred five thousand three`: units and tens add up, a multiple multiplies what stands before it."""
     total, current, last = 0, 0, 0
     words = [word for word in words if word != "and"]
-    if words[:1] in _ARTICLES and words[1:2] and words[1] in _MULTIPLES:
+    if words[:1] in _ARTICLES and words[1:2] and words[1] in MULTIPLES:
         words = words[1:]
     for word in words:
-        if (multiple := _MULTIPLES.get(word)) is not None:
+        if (multiple := MULTIPLES.get(word)) is not None:
             current = max(current, 1) * multiple
             if multiple > 100:
                 total, current = total + current, 0

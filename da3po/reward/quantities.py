@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from da3po.reward.number_words import split_words
+from da3po.reward.number_words import MULTIPLES, split_words
 from da3po.reward.numbers import Number, parse_decimal_comma, parse_number
 from da3po.reward.units import ANY, is_known, is_name, read_unit
 
@@ -24,9 +24,8 @@ _SYMBOL_UNIT = re.compile(
     r"\s*(cm|mm|km|dm|m|kg|mg|g|ml|mL|L|ft|mph|kph|km/h|m/s|Hz|kHz|MHz|eV|kJ|min|hrs?|sec|ms|in|lbs?|oz)"
     r"(?:\s*\^\s*\{?\s*\d+\s*\}?)?$"
 )
-_MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MULTIPLE = re.compile(
-    rf"(?P<count>.{{1,30}}?)\s*(?P<text>\\text\{{\s*)?(?P<multiple>{'|'.join(_MULTIPLES)})(?![A-Za-z])\s*(?P<unit>.{{0,60}})",
+    rf"(?P<count>.{{1,30}}?)\s*(?P<text>\\text\{{\s*)?(?P<multiple>{'|'.join(MULTIPLES)})(?![A-Za-z])\s*(?P<unit>.{{0,60}})",
     re.IGNORECASE,
 )
 _TEMPERATURE = re.compile(
@@ -41,7 +40,7 @@ _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _EXPONENT = re.compile(r"\^\s*\{?\s*(-?\d)")
 _NOT_UNITS = frozenset((
     "and", "or", "to", "through", "i", "am", "pm", "at", "if", "when", "where", "whenever", "unless", "over", "by",
-    "except", "but", "not", "is", "are", *_MULTIPLES,
+    "except", "but", "not", "is", "are", *MULTIPLES,
 ))  # fmt: skip
 # Words that go on reckoning with the number before them.
 _RECKONING = re.compile(
@@ -113,7 +112,7 @@ def _parse_multiple(text: str) -> Quantity | None:
     rest = parse_quantity(f"1 {unit}".strip())
     if rest is None:
         return None
-    value = number.value * _MULTIPLES[match["multiple"].lower()] * rest.number.value
+    value = number.value * MULTIPLES[match["multiple"].lower()] * rest.number.value
     return Quantity(Number(value), rest.unit, rest.size)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+from da3po.reward.number_words import MULTIPLES
 from da3po.reward.units import is_known
 
+HEDGES = "about|approximately|around|roughly|exactly|only"
+"""Words before a value that leave it what it is."""
 NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.,])[-+−]?\s?[$€£¥]?"
     r"(?:\d{1,3}(?:\{?,\}?\d{3})+(?:\.\d+)?|\d+\s(?=\d+/\d)\d+|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?\\?%)?"
-    r"(?:\s(?:(?:hundred|thousand|million|billion|trillion|dozen)(?![a-z-]))+)?"
+    rf"(?:\s(?:(?:{'|'.join(MULTIPLES)})(?![a-z-]))+)?"
 )
 # Words right before a number that make another statement of it: `more than 5`, `not equal to 5`, `half of 12`. A sum
 # may add `up to` its value, a triangle have `a base of` so much, and what a half or a root `equals` is a value as well.

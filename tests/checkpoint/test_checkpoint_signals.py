@@ -83,36 +83,37 @@ def test_a_save_that_takes_longer_than_the_grace_time_leaves_the_last_checkpoint
     assert Run(tmp_path).go().begin.step == 2
 
 
-def test_a_signal_before_anything_runs_is_told_and_has_its_code() -> None:
+def signalled_once_here(body: str, number: signal.Signals) -> tuple[str, str, int]:
+    """What a command of that body prints after `here`, its errors and exit code, when a signal comes then."""
     script = (
-        "import sys, time, signal\nfrom da3po.command import run_command\n"
-        "def body():\n    print('here', flush=True)\n    time.sleep(60)\n"
-        "sys.exit(run_command(body))"
+        f"import sys, time\nfrom da3po.command import run_command, run_main_task\n{body}\nsys.exit(run_command(body))"
     )
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline() == b"here\n"
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
-        assert process.returncode == 128 + number
-        assert errors.decode() == f"da3po: stopped by {signal.Signals(number).name}\n"
+    command = [sys.executable, "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "here\n"
+    process.send_signal(number)
+    return *process.communicate(timeout=30), process.returncode
 
 
-def test_a_signal_after_the_main_task_unwinds_what_is_left() -> None:
-    script = (
-        "import sys, time\nfrom da3po.command import run_command, run_main_task\n"
+SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_before_anything_runs_is_told_and_has_its_code(number: signal.Signals) -> None:
+    body = "def body():\n    print('here', flush=True)\n    time.sleep(60)"
+    assert signalled_once_here(body, number) == ("", f"da3po: stopped by {number.name}\n", 128 + number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_after_the_main_task_unwinds_what_is_left(number: signal.Signals) -> None:
+    body = (
         "async def work():\n    return 0\n"
         "def body():\n    try:\n        run_main_task(work())\n"
         "        print('here', flush=True)\n        time.sleep(60)\n"
-        "    finally:\n        print('unwound', flush=True)\n"
-        "sys.exit(run_command(body))"
+        "    finally:\n        print('unwound', flush=True)"
     )
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline() == b"here\n"
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=30)
-        assert (output, process.returncode) == (b"unwound\n", 128 + number)
+    output, _, code = signalled_once_here(body, number)
+    assert (output, code) == ("unwound\n", 128 + number)
 
 
 def sweep(folder: Path, first: int, stride: int, *overrides: str) -> list[dict[str, Any]]:
