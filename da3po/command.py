@@ -42,8 +42,6 @@ def run_command(body: Callable[[], int], *, failures: tuple[type[Exception], ...
         return _say(error, FAILURE)
     except Interrupted as error:
         return _say(f"stopped by {error}", error.exit_code)
-    except KeyboardInterrupt:
-        return _say("stopped by SIGINT", SIGNAL_OFFSET + signal.SIGINT)
     except BrokenPipeError:
         if not _nobody_reads():
             raise
@@ -79,12 +77,13 @@ def _say(what: object, code: int) -> int:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Before and after the main task a signal unwinds the command, as Ctrl-C does."""
+    """Before and after the main task a signal unwinds the command. SIGINT too: Python raises nothing for it in a
+    process that a script started in the background."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
     finally:

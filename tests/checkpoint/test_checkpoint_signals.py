@@ -84,11 +84,14 @@ def test_a_save_that_takes_longer_than_the_grace_time_leaves_the_last_checkpoint
 
 
 def signalled_once_here(body: str, number: signal.Signals) -> tuple[str, str, int]:
-    """What a command of that body prints after `here`, its errors and exit code, when a signal comes then."""
+    """What a command of that body prints after `here`, its errors and exit code, when a signal comes then.
+
+    It starts with SIGINT ignored, as what a script starts in the background does.
+    """
     script = (
         f"import sys, time\nfrom da3po.command import run_command, run_main_task\n{body}\nsys.exit(run_command(body))"
     )
-    command = [sys.executable, "-c", script]
+    command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "-c", script]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "here\n"
     process.send_signal(number)
