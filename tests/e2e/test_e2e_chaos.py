@@ -150,6 +150,7 @@ def test_the_run_ends_well_and_leaves_nothing(struck):
     assert command.survivors() == []
     assert [row["step"] for row in metrics(run_dir)] == list(range(1, NUM_STEPS + 1))
     assert monkey.deeds.count("killed") == NUM_KILLS
+    assert monkey.deeds.count("stopped") == 1
     assert metrics(run_dir)[-1]["engine/num_lost"] >= NUM_KILLS / 3  # one that dies as it starts was not in the pool
     assert "with 7 of 8 samples" in command.output()
 
