@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -20,13 +19,11 @@ from math_verify import verify
 from math_verify.grader import should_treat_as_complex
 
 from da3po.reward.exact import exact_value
-from da3po.reward.limits import TooComplexError
+from da3po.reward.size import Values, check_size
 
 # It warns once a process that no alarm is set; the deadline is the pool's.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
-MAX_TERMS = 1000
-MAX_LOG10 = 20_000.0  # of any value that is computed
 PRECISION = 50
 # Where identities are tested. Points at which a side is not real are skipped; at least MIN_POINTS must remain.
 POINTS = (
@@ -37,6 +34,7 @@ POINTS = (
     ("3", "5", "7"),
     ("0.58", "0.21", "0.44"),
 )
+WHOLE_POINTS = (("2", "5", "3"), ("3", "4", "7"), ("6", "2", "5"))  # where a sum or product ends at a symbol
 MIN_POINTS = 2
 IMAGINARY_UNIT = "i"
 CASE_COUNTS = ConversionConfig(lowercase_symbols=False)  # R and r are two radii
@@ -106,53 +104,12 @@ def parse(text: str) -> Any:
     except Exception:  # noqa: BLE001 - the generated parser raises anything; what it cannot read has no value
         return None
     if isinstance(parsed, sympy.Basic):
-        _check_size(parsed)
+        check_size(parsed)
     return parsed
 
 
 def _exact_decimal(decimal: re.Match[str]) -> str:
     return rf"\frac{{{int(decimal[1] + decimal[2])}}}{{{10 ** len(decimal[2])}}}"
-
-
-def _check_size(expression: sympy.Basic) -> float:
-    """An upper bound of log10 |expression|, found before it is computed; symbols count as 10."""
-    if isinstance(expression, sympy.Rational):
-        return abs(math.log10(abs(expression.p) or 1) - math.log10(expression.q))
-    if isinstance(expression, sympy.Sum | sympy.Product):
-        _check_range(expression)
-    sizes = [_check_size(argument) for argument in expression.args]
-    if isinstance(expression, sympy.Pow):
-        base = sizes[0] if isinstance(expression.args[0], sympy.Rational) else max(1.0, sizes[0])
-        size = base * _magnitude(expression.args[1])
-    elif isinstance(expression, sympy.exp):
-        size = _magnitude(expression.args[0])
-    elif isinstance(expression, sympy.factorial | sympy.gamma):
-        argument = _magnitude(expression.args[0])
-        size = argument * max(1.0, math.log10(max(1.0, argument)))
-    elif isinstance(expression, sympy.Mul):
-        size = sum(sizes)
-    else:
-        size = max([1.0, *sizes]) + math.log10(len(sizes) + 1)
-    if not size <= MAX_LOG10:
-        raise TooComplexError(f"a number of about {size:.0f} digits")
-    return size
-
-
-def _check_range(series: sympy.Sum | sympy.Product) -> None:
-    """Finite sums and products are added up term by term, so there must not be too many terms."""
-    for _, low, high in series.limits:
-        num_terms = (high - low).evalf(15)
-        if num_terms.is_number and num_terms.is_finite and num_terms > MAX_TERMS:
-            raise TooComplexError(f"a sum or product of about {float(num_terms):.0g} terms")
-
-
-def _magnitude(exponent: sympy.Basic) -> float:
-    """|exponent|, whose own size has been checked; symbols count as 10."""
-    value = exponent.evalf(15, maxn=100) if not exponent.free_symbols else None
-    if value is None or not value.is_number or not value.is_finite:
-        return 10.0
-    size = sympy.log(sympy.Abs(value) + 1, 10).evalf(5)
-    return float(10**size) if size < 300 else math.inf
 
 
 def _same_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
@@ -161,7 +118,7 @@ def _same_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     if not symbols:
         return _same_constant(left, right)
     verdicts = []
-    for values in _points(symbols):
+    for values in _points(left, right):
         a, b = _value_at(left, values), _value_at(right, values)
         if a is None or b is None:
             return None
@@ -178,18 +135,27 @@ def _names(*expressions: sympy.Expr) -> list[str]:
     return sorted({symbol.name for expression in expressions for symbol in expression.free_symbols})
 
 
-def _points(symbols: Iterable[sympy.Symbol]) -> Iterator[dict[sympy.Symbol, sympy.Rational]]:
+def _points(*expressions: sympy.Expr) -> Iterator[dict[sympy.Basic, sympy.Expr]]:
     """Values of the symbols; the parser makes several symbols of one name, and a name has one value."""
-    symbols = list(symbols)
-    names = sorted({symbol.name for symbol in symbols})
-    for point in POINTS:
+    symbols = {symbol for expression in expressions for symbol in expression.free_symbols}
+    names = _names(*expressions)
+    for point in WHOLE_POINTS if any(map(_ends_at_a_symbol, expressions)) else POINTS:
         by_name = {name: sympy.Rational(point[i % len(point)]) + i // len(point) for i, name in enumerate(names)}
         yield {symbol: by_name[symbol.name] for symbol in symbols}
 
 
+def _ends_at_a_symbol(expression: sympy.Expr) -> bool:
+    return any(
+        end.free_symbols
+        for series in expression.atoms(sympy.Sum, sympy.Product)
+        for _, *ends in series.limits
+        for end in ends
+    )
+
+
 def _same_complex_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     """Equality by value where `i` is the imaginary unit and the other symbols are real."""
-    for values in _points(left.free_symbols | right.free_symbols):
+    for values in _points(left, right):
         values = {symbol: sympy.I if symbol.name == IMAGINARY_UNIT else value for symbol, value in values.items()}
         verdict = _close(_value_at(left, values), _value_at(right, values))
         if not verdict:
@@ -215,7 +181,8 @@ def _evaluate(expression: sympy.Expr, num_digits: int = PRECISION) -> sympy.Expr
     return value if value.is_number and not value.has(sympy.nan, sympy.Function) else None
 
 
-def _value_at(expression: sympy.Expr, values: dict[Any, Any]) -> sympy.Expr | None:
+def _value_at(expression: sympy.Expr, values: Values) -> sympy.Expr | None:
+    check_size(expression, values)
     try:
         return _evaluate(expression.xreplace(values))
     except (ValueError, TypeError, AttributeError):
@@ -241,7 +208,7 @@ def _same_equation(left: sympy.Eq, right: sympy.Eq) -> bool:
     if not symbols:
         return bool(_same_value(a, b))
     ratios = []
-    for values in _points(symbols):
+    for values in _points(a, b):
         x, y = _value_at(a, values), _value_at(b, values)
         if x is None or y is None:
             return _verified(left, right)

@@ -6,7 +6,10 @@ tools/bench/against_trl.py starts it in TRL's environment. It takes a JSON file 
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import operator
 import statistics
 import sys
 import time
@@ -18,16 +21,33 @@ from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from da3po.reward.math import grade
+from da3po.config.schema import RewardConfig
+from da3po.reward.pool import GraderPool
 from da3po.types import Outcome
 
 
-def reward(completions: list[str], gold: list[str], **_: Any) -> list[float]:
-    """da3po's own grader and the rewards of DAPO."""
-    return [
-        1.0 if grade(answer, response).outcome is Outcome.CORRECT else -1.0
-        for answer, response in zip(gold, completions, strict=True)
-    ]
+class Reward:
+    """da3po's own grader, with its deadlines, and the rewards of DAPO."""
+
+    __name__ = "reward"  # TRL reports it under that
+
+    def __init__(self) -> None:
+        self._pool = GraderPool(RewardConfig())
+
+    def __call__(self, completions: list[str], gold: list[str], **_: Any) -> list[float]:
+        return asyncio.run(self._grade(completions, gold))
+
+    async def _grade(self, completions: list[str], golds: list[str]) -> list[float]:
+        """The samples of a prompt follow one another."""
+        groups = [
+            (gold, [response for _, response in group])
+            for gold, group in itertools.groupby(zip(golds, completions, strict=True), key=operator.itemgetter(0))
+        ]
+        graded = await asyncio.gather(*(self._pool.grade(gold, responses) for gold, responses in groups))
+        return [1.0 if grade.outcome is Outcome.CORRECT else -1.0 for grades in graded for grade in grades]
+
+    def close(self) -> None:
+        self._pool.close()
 
 
 class Clock(TrainerCallback):
@@ -74,6 +94,7 @@ def main() -> None:
         seed=1,
     )
     clock = Clock()
+    reward = Reward()
     trainer = GRPOTrainer(
         model=task["model"],
         reward_funcs=reward,
@@ -83,6 +104,7 @@ def main() -> None:
         callbacks=[clock],
     )
     trainer.train()
+    reward.close()
     seconds = clock.seconds[1:]
     rates = [batch * length / taken for length, taken in zip(clock.lengths[1:], seconds, strict=False)]
     result = {
