@@ -22,6 +22,7 @@ ONE_STEP = ["train", *SMALL, "train.steps=1", "eval.before=false", "eval.after=f
         ["algo=gspo", "parallel=dp2", "train.prompts_per_update=4"],
         ["algo=gspo", "algo/daa=constant", "parallel=tp2pp2"],
         ["engine.num_engines=2", "algo/daa=adaptive"],
+        ["engine.tp=2"],
     ],
     ids=" ".join,
 )

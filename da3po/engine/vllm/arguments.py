@@ -35,6 +35,8 @@ def engine_arguments(spec: EngineSpec) -> EngineArgs:
         max_model_len=spec.max_model_len,
         max_num_seqs=config.max_num_seqs,
         tensor_parallel_size=config.tp,
+        # Left to itself vLLM asks Ray for more workers, when the devices are this process's already.
+        distributed_executor_backend="mp" if config.tp > 1 else "uni",
         enforce_eager=config.enforce_eager,
         enable_prefix_caching=config.prefix_caching,
         generation_config="vllm",
