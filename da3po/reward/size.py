@@ -11,6 +11,7 @@ from da3po.reward.limits import TooComplexError
 
 MAX_TERMS = 1000  # of a sum or product
 MAX_DIGITS = 20_000.0  # of any number that is computed
+LARGEST_FLOAT = 10**300
 
 Values = Mapping[sympy.Basic, sympy.Expr]
 NO_VALUES: Values = {}
@@ -82,6 +83,8 @@ def _bounds(expression: sympy.Limit | sympy.Integral, values: Values) -> Values:
 def _magnitude(exponent: sympy.Basic, values: Values) -> float:
     """|exponent|, whose own size has been checked; with symbols that have no value it counts as 10."""
     value = exponent.xreplace(values)
+    if isinstance(value, sympy.Rational):  # nearly all are
+        return abs(value.p / value.q) if abs(value.p) < LARGEST_FLOAT else math.inf
     value = value.evalf(15, maxn=100) if not value.free_symbols else None
     if value is None or not value.is_number or not value.is_finite:
         return 10.0

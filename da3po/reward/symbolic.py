@@ -114,8 +114,7 @@ def _exact_decimal(decimal: re.Match[str]) -> str:
 
 def _same_value(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     """Equality by value, at several points if there are symbols; None if values do not decide."""
-    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
-    if not symbols:
+    if not left.free_symbols | right.free_symbols:
         return _same_constant(left, right)
     verdicts = []
     for values in _points(left, right):
@@ -204,8 +203,7 @@ def _is_equation(expression: Any) -> bool:
 def _same_equation(left: sympy.Eq, right: sympy.Eq) -> bool:
     """Whether one equation is the other times a number other than zero: lhs - rhs differ by a constant factor."""
     a, b = left.lhs - left.rhs, right.lhs - right.rhs
-    symbols = sorted(a.free_symbols | b.free_symbols, key=str)
-    if not symbols:
+    if not a.free_symbols | b.free_symbols:
         return bool(_same_value(a, b))
     ratios = []
     for values in _points(a, b):
