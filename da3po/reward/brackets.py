@@ -25,6 +25,8 @@ def tokens(text: str) -> Iterator[tuple[str, int, int]]:
 
 def split(text: str, separators: tuple[str, ...]) -> list[str]:
     """The parts between separators (characters or commands such as `\\cup`) at depth 0."""
+    if not any(separator in text for separator in separators):
+        return [text.strip()]
     parts, begin = [], 0
     for token, start, depth in tokens(text):
         if depth == 0 and token in separators:
@@ -43,4 +45,6 @@ def enclosed(text: str) -> bool:
 
 
 def max_depth(text: str) -> int:
+    if not any(bracket in text for bracket in OPENING):
+        return 0
     return max((depth for _, _, depth in tokens(text)), default=0)

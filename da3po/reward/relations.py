@@ -128,5 +128,7 @@ def _same_chain(gold: str, answer: str, same: Same) -> bool | None:
 
 def _chain(text: str) -> tuple[list[str], list[str]] | None:
     """(relations, sides) if there are two relations or more."""
+    if not any(operator in text for operator in _ORDER):
+        return None
     relations = [token for token, _, depth in tokens(text) if depth == 0 and token in _ORDER]
     return (relations, split(text, _ORDER)) if len(relations) > 1 else None
