@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -89,22 +89,40 @@ class Bucket:
     pieces: tuple[Tensor, ...]
 
 
+class PayloadMemory(Protocol):
+    """Where payloads are put together.
+
+    device: where they must lie. own_memory: whether they must lie in memory from `allocate`, too.
+    """
+
+    device: torch.device
+    own_memory: bool
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        """[num_bytes] uint8. It is given back when nobody holds it."""
+        ...
+
+    def may_reuse(self, buffer: Tensor) -> bool:
+        """Whether what was sent from `buffer` has been used everywhere."""
+        ...
+
+
 class Packer:
     """Turns streams into buckets.
 
     Tensors are bundled, in their order, into buckets of at most `bucket_bytes`; one at least as large travels alone.
-    A large one is a piece of its own, sent from where it lies if it lies in one piece. Small ones are copied together,
-    into two buffers in turn, so a bucket is good until the next but one is asked for: one can be on its way while the
-    next is being filled. The buffers are kept from stream to stream, since touching fresh memory can cost more than
-    sending it.
+    A large one is a piece of its own, sent from where it lies if it lies in one piece and may be sent from there. All
+    others are copied together, into two buffers in turn, so a bucket is good until the next but one is asked for: one
+    can be on its way while the next is being filled. The buffers are kept from stream to stream, since touching fresh
+    memory can cost more than sending it.
     """
 
-    def __init__(self, bucket_bytes: int, device: torch.device, verify: Verify = "full") -> None:
+    def __init__(self, bucket_bytes: int, memory: PayloadMemory, verify: Verify = "full") -> None:
         self.bucket_bytes = bucket_bytes
         self.verify = verify
         self._limit = bucket_bytes // ALIGNMENT * ALIGNMENT
-        self._device = device
-        self._buffers = deque([torch.empty(0, dtype=torch.uint8, device=device) for _ in range(2)])
+        self._memory = memory
+        self._buffers = deque([torch.empty(0, dtype=torch.uint8, device=memory.device) for _ in range(2)])
 
     def pack(self, stream: Iterable[tuple[str, Tensor]]) -> Iterator[Bucket]:
         """The buckets of `stream`, in its order. A tensor must stay as it is until its bucket has been used.
@@ -131,22 +149,24 @@ class Packer:
 
     def _travels_as_it_lies(self, tensor: Tensor) -> bool:
         return (
-            tensor.nbytes >= min(LARGE_BYTES, max(self._limit, ALIGNMENT))
+            not self._memory.own_memory
+            and tensor.nbytes >= min(LARGE_BYTES, max(self._limit, ALIGNMENT))
             and tensor.nbytes % ALIGNMENT == 0
             and tensor.data_ptr() % ALIGNMENT == 0
             and tensor.is_contiguous()
-            and tensor.device == self._device
+            and tensor.device == self._memory.device
         )
 
     def _next_buffer(self, num_bytes: int) -> Tensor:
-        """The buffer that was used longest ago, made larger if it cannot hold a bucket that starts with `num_bytes`.
+        """The buffer that was used longest ago, or another in its place if receivers keep that one or it cannot hold a
+        bucket that starts with `num_bytes`.
 
         A whole bucket's memory is asked for at once; on CPU what is not touched costs nothing.
         """
         buffer = self._buffers.popleft()
         need = max(_aligned(num_bytes), self._limit, ALIGNMENT)
-        if buffer.numel() < need:
-            buffer = torch.empty(need, dtype=torch.uint8, device=self._device)
+        if buffer.numel() < need or not self._memory.may_reuse(buffer):
+            buffer = self._memory.allocate(need)
         self._buffers.append(buffer)
         return buffer
 
@@ -233,12 +253,12 @@ class _Entry(NamedTuple):
         return cls(name, tuple(tensor.shape), _dtype_name(tensor), offset)
 
 
-def unpack(header: BucketHeader, payload: Tensor) -> list[tuple[str, Tensor]]:
-    """Views of `payload` ([num_bytes] uint8) as the named tensors, after its checksum has been verified.
+def unpack(header: BucketHeader, payload: Tensor, digests: Sequence[str]) -> list[tuple[str, Tensor]]:
+    """Views of `payload` ([num_bytes] uint8) as the named tensors, if the checksums of its pieces are those sent.
 
     Raises SyncError.
     """
-    found = joined([checksum(piece, header.verify) for piece in payload.split(list(header.pieces))])
+    found = joined(digests)
     if found != header.checksum:
         raise SyncError(
             f"checksum of the bucket {header.names[0]} .. {header.names[-1]} is {found}, sent was {header.checksum}"

@@ -36,13 +36,13 @@ class Memory:
         are there, so where none is free although there are enough, the moment is given to it."""
         deadline = time.monotonic() + LET_GO_SECONDS
         while True:
-            free = [buffer for buffer in self._buffers if _num_holders(buffer) == 1]
+            free = [buffer for buffer in self._buffers if num_holders(buffer) == 1]
             if free or len(self._buffers) < 2 or time.monotonic() > deadline:
                 return free
             time.sleep(LET_GO_SECONDS / 10)
 
 
-def _num_holders(buffer: Tensor) -> int:
+def num_holders(buffer: Tensor) -> int:
     """Tensors, of Python or C++, that share the buffer's storage, itself included."""
     storage = buffer.untyped_storage()
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # less the storage object made here

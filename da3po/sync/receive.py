@@ -11,8 +11,9 @@ from torch import Tensor
 
 from da3po.sync import SyncError
 from da3po.sync.buckets import BucketHeader, unpack
-from da3po.sync.channel import ReceiverChannels, StageLink
-from da3po.sync.memory import Memory
+from da3po.sync.carrier import Arrival
+from da3po.sync.channel import ReceiverChannels
+from da3po.sync.link import ReceiverLink
 from da3po.sync.send import EndOfStream, Kind
 from da3po.types import BucketSum, WeightManifest
 
@@ -30,7 +31,7 @@ def receive_weights(channels: ReceiverChannels, version: int, load: Load) -> Wei
     """
     links = channels.connect()
     try:
-        streams = [_StageStream(link, version, channels.memory) for link in links]
+        streams = [_StageStream(link, version) for link in links]
         _take_turns(streams, load)
         return WeightManifest(version=version, buckets=tuple(proof for stream in streams for proof in stream.proofs))
     except BaseException:
@@ -39,7 +40,8 @@ def receive_weights(channels: ReceiverChannels, version: int, load: Load) -> Wei
 
 
 def _take_turns(streams: Sequence[_StageStream], load: Load) -> None:
-    """A bucket from each stage in turn, until all have ended. One is verified and loaded while the next one arrives."""
+    """A bucket from each stage in turn, until all have ended. One is verified and loaded while the next one arrives,
+    unless it lies where nothing has to arrive."""
     arriving: _Arriving | None = None
     waiting = deque(streams)
     while waiting:
@@ -51,25 +53,31 @@ def _take_turns(streams: Sequence[_StageStream], load: Load) -> None:
         if arriving is not None:
             arriving.finish(load)
         arriving = following
+        if following.in_turn:
+            following.finish(load)
+            arriving = None
     if arriving is not None:
         arriving.finish(load)
 
 
 class _Arriving:
-    """A bucket on its way into `payload`."""
+    """A bucket on its way."""
 
-    def __init__(self, header: BucketHeader, payload: Tensor, link: StageLink, index: int) -> None:
+    def __init__(self, header: BucketHeader, arrival: Arrival, place: str) -> None:
         self._header = header
-        self._payload = payload
-        self._place = f"stage {link.stage}, bucket {index}"
-        self._broadcasts = [link.broadcast(piece) for piece in payload.split(list(header.pieces))]
+        self._arrival = arrival
+        self._place = place
+        self.in_turn = arrival.in_turn
 
     def finish(self, load: Load) -> None:
         """Wait for the bytes, verify them, then load them. Raises SyncError."""
-        for broadcast in self._broadcasts:
-            broadcast.wait()
+        self._verify_and_load(load)
+        self._arrival.release()
+
+    def _verify_and_load(self, load: Load) -> None:
+        payload, digests = self._arrival.take()
         try:
-            tensors = unpack(self._header, self._payload)
+            tensors = unpack(self._header, payload, digests)
         except SyncError as error:
             raise SyncError(f"{self._place}: {error}") from error
         load(tensors)
@@ -78,10 +86,9 @@ class _Arriving:
 class _StageStream:
     """One stage's messages, in order."""
 
-    def __init__(self, link: StageLink, version: int, memory: Memory) -> None:
+    def __init__(self, link: ReceiverLink, version: int) -> None:
         self._link = link
         self._version = version
-        self._memory = memory
         self.proofs: list[BucketSum] = []
         kind, body = self._next()
         if kind is not Kind.BEGIN:
@@ -101,10 +108,9 @@ class _StageStream:
         if kind is not Kind.BUCKET:
             raise SyncError(f"stage {self._link.stage}: {kind.name} in the middle of version {self._version}")
         header = BucketHeader.from_json(body)
-        payload = self._memory.take(header.num_bytes, self._link.device)
-        arriving = _Arriving(header, payload, self._link, len(self.proofs))
+        place = f"stage {self._link.stage}, bucket {len(self.proofs)}"
         self.proofs.append(header.proof)
-        return arriving
+        return _Arriving(header, self._link.receiver.begin(header), place)
 
     def _check_end(self, end: EndOfStream) -> None:
         mine = EndOfStream.of(self._version, self.proofs)

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from da3po.sync import SyncError
 from da3po.sync.buckets import Bucket, names_digest
-from da3po.sync.channel import PendingBroadcast, SourceChannel, StageLink
+from da3po.sync.carrier import AllOf
+from da3po.sync.channel import SourceChannel
 from da3po.sync.checksum import Verify
+from da3po.sync.link import SourceLink
 from da3po.types import BucketSum
 
 
@@ -85,29 +87,18 @@ class _StreamError(Exception):
         self.error = error
 
 
-def _send(link: StageLink, version: int, buckets: Iterator[Bucket]) -> tuple[BucketSum, ...]:
+def _send(link: SourceLink, version: int, buckets: Iterator[Bucket]) -> tuple[BucketSum, ...]:
     """While a bucket is on its way the next one is made, and announced, so that receivers are ready for it."""
     proofs: list[BucketSum] = []
     in_flight = _start_message(link, Kind.BEGIN, json.dumps({"version": version}).encode())
     for bucket in _told_apart(buckets):
         announcement = _start_message(link, Kind.BUCKET, bucket.header.to_json())
         in_flight.wait()
-        in_flight = _InFlight(*announcement.broadcasts, *map(link.broadcast, bucket.pieces))
+        in_flight = AllOf(announcement, link.sender.send(bucket.pieces))
         proofs.append(bucket.header.proof)
     in_flight.wait()
     _start_message(link, Kind.END, EndOfStream.of(version, proofs).to_json()).wait()
     return tuple(proofs)
-
-
-class _InFlight:
-    """Broadcasts that have been started."""
-
-    def __init__(self, *broadcasts: PendingBroadcast) -> None:
-        self.broadcasts = broadcasts
-
-    def wait(self) -> None:
-        for broadcast in self.broadcasts:
-            broadcast.wait()
 
 
 def _told_apart(buckets: Iterator[Bucket]) -> Iterator[Bucket]:
@@ -118,8 +109,8 @@ def _told_apart(buckets: Iterator[Bucket]) -> Iterator[Bucket]:
         raise _StreamError(error) from error
 
 
-def _start_message(link: StageLink, kind: Kind, body: bytes) -> _InFlight:
+def _start_message(link: SourceLink, kind: Kind, body: bytes) -> AllOf:
     """Start to send all of a message but its payload."""
     prelude = torch.tensor([kind, len(body)], dtype=torch.int64, device=link.device)
     content = torch.frombuffer(bytearray(body), dtype=torch.uint8).to(link.device)
-    return _InFlight(link.broadcast(prelude), link.broadcast(content))
+    return AllOf(link.broadcast(prelude), link.broadcast(content))

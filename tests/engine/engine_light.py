@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from da3po.engine.protocol import EngineError
-from da3po.sync.channel import ChannelPlan, ReceiverChannels, SourceChannel, host_store
+from da3po.sync.channel import ReceiverChannels, SourceChannel
 from da3po.sync.receive import receive_weights
 from da3po.sync.send import send_weights
+from da3po.sync.store import ChannelPlan, host_store
 from da3po.types import Completion, GroupRequest, GroupResult, StepStats, WeightManifest
 
 TIMEOUT = 20.0
@@ -148,7 +149,9 @@ class ChannelLearner:
     def _open(self, num_receivers: int) -> str:
         if self._channel is not None:
             self._channel.close()
-        store, address = host_store(ChannelPlan(backend="gloo", num_stages=1, num_receivers=num_receivers), TIMEOUT)
+        store, address = host_store(
+            ChannelPlan(backend="gloo", num_stages=1, num_receivers=num_receivers, shared_memory=True), TIMEOUT
+        )
         self._channel = SourceChannel(store, address, 0, TIMEOUT)
         self.num_channels += 1
         return address

@@ -13,8 +13,9 @@ from engine_host import MAX_MODEL_LEN, SYNC_TIMEOUT, EngineHost
 from torch import Tensor
 
 from da3po.engine.protocol import EngineError, RequestError
-from da3po.sync.channel import ChannelPlan, SourceChannel, host_store
+from da3po.sync.channel import SourceChannel
 from da3po.sync.send import send_weights
+from da3po.sync.store import ChannelPlan, host_store
 from da3po.types import Completion, GroupRequest, SamplingParams, WeightManifest
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -106,7 +107,7 @@ class Source:
 
     def __init__(self, engine: EngineHost) -> None:
         self.engine = engine
-        plan = ChannelPlan(backend="gloo", num_stages=1, num_receivers=1)
+        plan = ChannelPlan(backend="gloo", num_stages=1, num_receivers=1, shared_memory=True)
         self.store, address = host_store(plan, SYNC_TIMEOUT)
         engine.open_channel(address, 0)
         self.channel = SourceChannel(self.store, address, 0, SYNC_TIMEOUT)

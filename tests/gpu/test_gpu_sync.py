@@ -11,9 +11,10 @@ import torch
 import torch.multiprocessing as mp
 from command_line import SMALL, metrics
 
-from da3po.sync.channel import ChannelPlan, ReceiverChannels, SourceChannel, host_store
+from da3po.sync.channel import ReceiverChannels, SourceChannel
 from da3po.sync.receive import receive_weights
 from da3po.sync.send import send_weights
+from da3po.sync.store import ChannelPlan, host_store
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
@@ -38,7 +39,9 @@ def take_part(rank: int, address_file: str) -> None:
     torch.cuda.set_device(rank)
     file = Path(address_file)
     if rank == 0:
-        store, address = host_store(ChannelPlan(backend="nccl", num_stages=1, num_receivers=1), TIMEOUT)
+        store, address = host_store(
+            ChannelPlan(backend="nccl", num_stages=1, num_receivers=1, shared_memory=False), TIMEOUT
+        )
         file.with_suffix(".part").write_text(address)
         file.with_suffix(".part").rename(file)
         channel = SourceChannel(store, address, 0, TIMEOUT)

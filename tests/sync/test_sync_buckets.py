@@ -11,7 +11,30 @@ from da3po.sync import SyncError
 from da3po.sync.buckets import LARGE_BYTES, Bucket, BucketHeader, Packer, names_digest, unpack
 from da3po.sync.checksum import RunningChecksum, Verify, checksum
 
-CPU = torch.device("cpu")
+
+class Memory:
+    """Of this process; payloads may be sent from anywhere, or from it alone. `kept` is held by a receiver."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, *, own_memory: bool = False) -> None:
+        self.own_memory = own_memory
+        self.kept: set[int] = set()
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def may_reuse(self, buffer: Tensor) -> bool:
+        return buffer.data_ptr() not in self.kept
+
+
+ANYWHERE = Memory()
+
+
+def open_up(bucket: Bucket, arrived: Tensor) -> list[tuple[str, Tensor]]:
+    """What a receiver makes of a payload."""
+    pieces = arrived.split(list(bucket.header.pieces))
+    return unpack(bucket.header, arrived, [checksum(piece, bucket.header.verify) for piece in pieces])
 
 
 def weights(num: int = 6) -> list[tuple[str, Tensor]]:
@@ -28,10 +51,10 @@ def payload(bucket: Bucket) -> Tensor:
 def travel(pairs: list[tuple[str, Tensor]], bucket_bytes: int) -> list[list[tuple[str, Tensor]]]:
     """Through headers as JSON and payloads as bytes, as on the wire."""
     arrived = []
-    for bucket in Packer(bucket_bytes, CPU).pack(iter(pairs)):
+    for bucket in Packer(bucket_bytes, ANYWHERE).pack(iter(pairs)):
         header = BucketHeader.from_json(bucket.header.to_json())
         assert header == bucket.header
-        arrived.append(unpack(header, payload(bucket)))
+        arrived.append(open_up(bucket, payload(bucket)))
     return arrived
 
 
@@ -60,7 +83,7 @@ def test_a_tensor_that_is_not_contiguous_travels_by_value() -> None:
 
 
 def test_two_buckets_are_alive_at_a_time() -> None:
-    packed = Packer(16, CPU).pack((str(i), torch.full((4,), float(i))) for i in range(3))
+    packed = Packer(16, ANYWHERE).pack((str(i), torch.full((4,), float(i))) for i in range(3))
     first = next(packed)
     before = payload(first)
     next(packed)
@@ -69,7 +92,7 @@ def test_two_buckets_are_alive_at_a_time() -> None:
 
 def test_a_large_tensor_travels_from_where_it_lies_and_small_ones_are_bundled() -> None:
     small, large, last = torch.ones(2), torch.arange(8.0), torch.zeros(3)
-    bundle, alone, rest = Packer(32, CPU).pack(iter([("small", small), ("large", large), ("last", last)]))
+    bundle, alone, rest = Packer(32, ANYWHERE).pack(iter([("small", small), ("large", large), ("last", last)]))
     assert (bundle.header.names, alone.header.names, rest.header.names) == (("small",), ("large",), ("last",))
     assert alone.pieces[0].data_ptr() == large.data_ptr()
     assert alone.header.checksum == checksum(large.view(torch.uint8))
@@ -80,29 +103,29 @@ def test_large_tensors_are_pieces_of_a_bucket_and_are_not_copied() -> None:
     large = [torch.full((LARGE_BYTES // 4,), float(i)) for i in range(2)]
     turned = torch.randn(1024, 512).t()  # as large, but not in one piece
     sent = [("a", torch.ones(3)), ("b", large[0]), ("c", torch.ones(1)), ("d", turned), ("e", large[1])]
-    (bucket,) = Packer(1 << 24, CPU).pack(iter(sent))
+    (bucket,) = Packer(1 << 24, ANYWHERE).pack(iter(sent))
     assert bucket.header.pieces == (16, LARGE_BYTES, 16 + 4 * 1024 * 512, LARGE_BYTES)
     assert [bucket.pieces[i].data_ptr() for i in (1, 3)] == [one.data_ptr() for one in large]
-    arrived = unpack(bucket.header, payload(bucket))
+    arrived = open_up(bucket, payload(bucket))
     assert all(torch.equal(ours, theirs) for (_, ours), (_, theirs) in zip(sent, arrived, strict=True))
     damaged = payload(bucket)
     damaged[-1] ^= 1
     with pytest.raises(SyncError, match=r"checksum of the bucket a \.\. e"):
-        unpack(bucket.header, damaged)
+        open_up(bucket, damaged)
 
 
 @pytest.mark.parametrize(("verify", "seen"), [("full", 48), ("sampled", 3), ("off", 0)])
 def test_how_much_is_verified(verify: Verify, seen: int) -> None:
     """A tensor of 48 rows of the checksum's; one of them is damaged."""
     tensor = torch.zeros(48, 8192, dtype=torch.int64)
-    (bucket,) = Packer(1 << 20, CPU, verify).pack(iter([("w", tensor)]))
+    (bucket,) = Packer(1 << 20, ANYWHERE, verify).pack(iter([("w", tensor)]))
     assert BucketHeader.from_json(bucket.header.to_json()) == bucket.header
     found = 0
     for row in range(48):
         damaged = payload(bucket)
         damaged.view(torch.int64)[8192 * row + 5] = 1
         try:
-            unpack(bucket.header, damaged)
+            open_up(bucket, damaged)
         except SyncError:
             found += 1
     assert found == seen
@@ -111,31 +134,50 @@ def test_how_much_is_verified(verify: Verify, seen: int) -> None:
 @pytest.mark.parametrize("verify", ["full", "sampled", "off"])
 def test_a_copy_that_is_summed_as_it_is_made_is_verified_the_same(verify: Verify) -> None:
     pairs = [("turned", torch.randn(300, 5000).t()), ("long", torch.randn(3_000_001)), ("end", torch.ones(1))]
-    (bucket,) = Packer(1 << 25, CPU, verify).pack(iter(pairs))
+    (bucket,) = Packer(1 << 25, ANYWHERE, verify).pack(iter(pairs))
     assert bucket.header.checksum == checksum(payload(bucket), verify)
-    assert len(unpack(bucket.header, payload(bucket))) == 3
+    assert len(open_up(bucket, payload(bucket))) == 3
 
 
 def test_parameters_travel_without_their_graph() -> None:
     pairs = [("small", torch.nn.Parameter(torch.ones(2))), ("large", torch.nn.Parameter(torch.ones(8)))]
-    for bucket in Packer(32, CPU).pack(iter(pairs)):
+    for bucket in Packer(32, ANYWHERE).pack(iter(pairs)):
         assert not payload(bucket).requires_grad
 
 
 def test_buffers_are_kept_from_stream_to_stream() -> None:
-    packer = Packer(32, CPU)
+    packer = Packer(32, ANYWHERE)
     pairs = [(str(i), torch.ones(6)) for i in range(3)]
     first, second = ([bucket.pieces[0].data_ptr() for bucket in packer.pack(iter(pairs))] for _ in range(2))
     assert len(set(first)) == 2
     assert set(first) == set(second)
 
 
+def test_where_memory_must_be_its_own_everything_is_copied_into_one_piece() -> None:
+    large = torch.arange(LARGE_BYTES // 4)
+    bundle, alone = Packer(32, Memory(own_memory=True)).pack(iter([("small", torch.ones(2)), ("large", large)]))
+    assert [len(bucket.pieces) for bucket in (bundle, alone)] == [1, 1]
+    assert alone.pieces[0].data_ptr() != large.data_ptr()
+    assert torch.equal(open_up(alone, payload(alone))[0][1], large)
+
+
+def test_a_buffer_that_is_kept_elsewhere_is_replaced() -> None:
+    memory = Memory(own_memory=True)
+    packed = Packer(16, memory).pack((str(i), torch.full((4,), float(i))) for i in range(3))
+    first = next(packed)
+    memory.kept.add(first.pieces[0].data_ptr())
+    next(packed)
+    third = next(packed)
+    assert third.pieces[0].data_ptr() != first.pieces[0].data_ptr()
+    assert torch.equal(open_up(first, payload(first))[0][1], torch.zeros(4))
+
+
 def test_one_flipped_bit_is_found_and_named() -> None:
-    bucket = next(Packer(1 << 20, CPU).pack(iter(weights())))
+    bucket = next(Packer(1 << 20, ANYWHERE).pack(iter(weights())))
     damaged = payload(bucket)
     damaged[37] ^= 4
     with pytest.raises(SyncError, match=r"checksum of the bucket layer\.0 \.\. layer\.5"):
-        unpack(bucket.header, damaged)
+        open_up(bucket, damaged)
 
 
 @pytest.mark.parametrize("num_words", [2, 8192, 8194, 3 * 8192 + 10])
@@ -175,13 +217,13 @@ def test_checksum_is_the_same_however_the_bytes_are_written() -> None:
 
 def test_a_bundle_that_is_summed_as_it_is_filled_has_the_checksum_of_its_bytes() -> None:
     pairs = [*weights(), ("long", torch.randn(300_001)), ("turned", torch.randn(300, 500).t()), ("end", torch.ones(1))]
-    (bucket,) = Packer(1 << 23, CPU).pack(iter(pairs))
+    (bucket,) = Packer(1 << 23, ANYWHERE).pack(iter(pairs))
     assert bucket.header.checksum == checksum(payload(bucket))
 
 
 def test_padding_does_not_leak_old_bytes_into_the_checksum() -> None:
     pairs = [("a", torch.ones(3, dtype=torch.uint8)), ("b", torch.ones(3, dtype=torch.uint8))]
-    packer = Packer(1 << 10, CPU)
+    packer = Packer(1 << 10, ANYWHERE)
     (clean,) = list(packer.pack(iter(pairs)))
     list(packer.pack(iter([("noise", torch.full((64,), 255, dtype=torch.uint8))])))
     list(packer.pack(iter([("noise", torch.full((64,), 255, dtype=torch.uint8))])))
@@ -191,13 +233,13 @@ def test_padding_does_not_leak_old_bytes_into_the_checksum() -> None:
 
 def test_a_name_twice_and_a_strange_dtype_are_refused() -> None:
     with pytest.raises(SyncError, match=r"has w twice"):
-        list(Packer(16, CPU).pack(iter([("w", torch.ones(1)), ("w", torch.ones(1))])))
+        list(Packer(16, ANYWHERE).pack(iter([("w", torch.ones(1)), ("w", torch.ones(1))])))
     with pytest.raises(SyncError, match=r"w has dtype torch\.complex64"):
-        list(Packer(16, CPU).pack(iter([("w", torch.ones(1, dtype=torch.complex64))])))
+        list(Packer(16, ANYWHERE).pack(iter([("w", torch.ones(1, dtype=torch.complex64))])))
 
 
 def test_names_digest_ignores_order_and_split() -> None:
-    one = [bucket.header.proof for bucket in Packer(1 << 20, CPU).pack(iter(weights()))]
-    many = [bucket.header.proof for bucket in Packer(1, CPU).pack(reversed(weights()))]
+    one = [bucket.header.proof for bucket in Packer(1 << 20, ANYWHERE).pack(iter(weights()))]
+    many = [bucket.header.proof for bucket in Packer(1, ANYWHERE).pack(reversed(weights()))]
     assert names_digest(one) == names_digest(many)
     assert names_digest(one) != names_digest(many[1:])

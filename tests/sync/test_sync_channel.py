@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,12 @@ from torch import Tensor
 
 from da3po.sync import SyncError
 from da3po.sync.buckets import BucketHeader
-from da3po.sync.channel import ChannelPlan, ReceiverChannels, SourceChannel, StageLink, host_store, join_store
+from da3po.sync.carrier import BroadcastSender
+from da3po.sync.channel import ReceiverChannels, SourceChannel
 from da3po.sync.receive import receive_weights
 from da3po.sync.send import send_weights
+from da3po.sync.shared import SharedSender
+from da3po.sync.store import ChannelPlan, host_store, join_store
 from da3po.types import BucketSum, WeightManifest
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
@@ -36,8 +40,12 @@ def stage_weights(stage: int, scale: float = 1.0, num: int = 7) -> Pairs:
 class Channel:
     """All members of one channel."""
 
-    def __init__(self, num_stages: int = 1, num_receivers: int = 1, timeout: float = TIMEOUT) -> None:
-        plan = ChannelPlan(backend="gloo", num_stages=num_stages, num_receivers=num_receivers)
+    def __init__(
+        self, *, shared_memory: bool, num_stages: int = 1, num_receivers: int = 1, timeout: float = TIMEOUT
+    ) -> None:
+        plan = ChannelPlan(
+            backend="gloo", num_stages=num_stages, num_receivers=num_receivers, shared_memory=shared_memory
+        )
         self.store, self.address = host_store(plan, timeout)
         self.sources = [
             SourceChannel(self.store if stage == 0 else join_store(self.address, timeout), self.address, stage, timeout)
@@ -65,12 +73,12 @@ class Channel:
         self.threads.shutdown()
 
 
-@pytest.fixture
-def open_channel() -> Iterator[Callable[..., Channel]]:
+@pytest.fixture(params=[False, True], ids=["broadcast", "shared"])
+def open_channel(request) -> Iterator[Callable[..., Channel]]:
     opened: list[Channel] = []
 
     def open_one(**options: float) -> Channel:
-        opened.append(Channel(**options))
+        opened.append(Channel(shared_memory=request.param, **options))
         return opened[-1]
 
     yield open_one
@@ -114,14 +122,16 @@ def test_kept_tensors_are_not_overwritten_and_dropped_ones_free_their_memory(ope
     assert len(memory) <= len(kept) + 2
 
 
-def test_the_next_bucket_arrives_while_one_is_loaded(open_channel) -> None:
-    """The first load ends only after the source has had its second bucket taken and has been asked for its fourth."""
+def test_the_next_bucket_is_made_while_one_is_loaded(open_channel) -> None:
+    """The first load ends only after the source has been asked for its second bucket, or, where it has to travel as
+    well, has had that taken and has been asked for its fourth."""
     channel = open_channel()
     asked = threading.Event()
+    last = 1 if channel.receivers[0].plan.shared_memory else 3
 
     def stream() -> Iterator[tuple[str, Tensor]]:
         for i in range(4):
-            if i == 3:
+            if i == last:
                 asked.set()
             yield str(i), torch.full((1000,), float(i))
 
@@ -152,16 +162,19 @@ def test_memory_is_two_buckets_and_is_used_again(open_channel) -> None:
 
 
 def test_a_payload_damaged_on_the_way_is_refused(open_channel, monkeypatch) -> None:
-    channel = open_channel()
-    broadcast = StageLink.broadcast
+    """The source hears of it at once, and does not wait for as long as it would for one that is silent."""
+    channel = open_channel(timeout=300.0)
 
-    def damage(link: StageLink, tensor: Tensor):
-        if tensor.numel() == 3008 and link is channel.sources[0].connect():
-            tensor = tensor.clone()
-            tensor[123] ^= 1
-        return broadcast(link, tensor)
+    def damage(send: Callable[..., object]) -> Callable[..., object]:
+        def damaging(sender: object, pieces: Sequence[Tensor]) -> object:
+            if pieces[0].numel() == 3008:
+                pieces[0][123] ^= 1
+            return send(sender, pieces)
 
-    monkeypatch.setattr(StageLink, "broadcast", damage)
+        return damaging
+
+    for sender in (BroadcastSender, SharedSender):
+        monkeypatch.setattr(sender, "send", damage(sender.send))
     pairs = [
         ("good", torch.ones(100)),
         ("bad", torch.ones(3008, dtype=torch.uint8)),
@@ -252,10 +265,12 @@ def test_the_store_listens_on_loopback_alone(open_channel) -> None:
 
 SENDER = """
 import sys, time, torch
-from da3po.sync.channel import ChannelPlan, SourceChannel, host_store
+from da3po.sync.store import ChannelPlan, host_store
+from da3po.sync.channel import SourceChannel
 from da3po.sync.send import send_weights
 torch.set_num_threads(1)
-store, address = host_store(ChannelPlan(backend="gloo", num_stages=1, num_receivers=1), 20.0)
+plan = ChannelPlan(backend="gloo", num_stages=1, num_receivers=1, shared_memory=sys.argv[1] == "shared")
+store, address = host_store(plan, 20.0)
 print(address, flush=True)
 def stream():
     for i in range(10):
@@ -267,9 +282,10 @@ send_weights(SourceChannel(store, address, 0, 20.0), 1, stream(), 1)
 """
 
 
+@pytest.mark.parametrize("way", ["broadcast", "shared"])
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_sender_that_dies_or_hangs_half_way_ends_the_receiver_in_time(death: signal.Signals) -> None:
-    sender = subprocess.Popen([sys.executable, "-c", SENDER], stdout=subprocess.PIPE, text=True)
+def test_a_sender_that_dies_or_hangs_half_way_ends_the_receiver_in_time(death: signal.Signals, way: str) -> None:
+    sender = subprocess.Popen([sys.executable, "-c", SENDER, way], stdout=subprocess.PIPE, text=True)
     try:
         receiver = ReceiverChannels(sender.stdout.readline().strip(), 0, 3.0)
         loaded: Pairs = []
@@ -289,3 +305,40 @@ def test_a_sender_that_dies_or_hangs_half_way_ends_the_receiver_in_time(death: s
     finally:
         sender.kill()
         sender.wait()
+
+
+RECEIVER = """
+import sys, time, torch
+from da3po.sync.channel import ReceiverChannels
+from da3po.sync.receive import receive_weights
+torch.set_num_threads(1)
+def load(tensors):
+    if tensors[0][0] == "w5":
+        print("half", flush=True)
+        time.sleep(60)
+receive_weights(ReceiverChannels(sys.argv[1], int(sys.argv[2]), 20.0), 1, load)
+"""
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_receiver_that_dies_or_hangs_half_way_ends_the_source_in_time(open_channel, death: signal.Signals) -> None:
+    """The other receiver ends too, without having taken all."""
+    channel = open_channel(num_receivers=2, timeout=3.0)
+    command = [sys.executable, "-c", RECEIVER, channel.address, "1"]
+    receiver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        pairs = [(f"w{i}", torch.full((1000,), float(i))) for i in range(100)]
+        # Waits for the process to start longer than a channel that is in use waits for a sign of life.
+        channel.store.wait(["channel/stage0/joined2"], timedelta(seconds=50))
+        loaded: Pairs = []
+        sending = channel.threads.submit(send_weights, channel.sources[0], 1, pairs, 1)
+        receiving = channel.threads.submit(receive_weights, channel.receivers[0], 1, loaded.extend)
+        assert receiver.stdout.readline().strip() == "half"
+        receiver.send_signal(death)
+        for future in (sending, receiving):
+            with pytest.raises(SyncError, match="the other side is gone or silent"):
+                future.result(timeout=20)
+        assert 0 < len(loaded) < len(pairs)
+    finally:
+        receiver.kill()
+        receiver.wait()

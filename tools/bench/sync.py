@@ -1,16 +1,18 @@
 """Weight sync against a raw gloo broadcast of the same bytes: two processes, one source and one receiver.
 
-    python tools/bench/sync.py [--megabytes 500] [--bucket-mb 128] [--verify full] [--repeat 9]
+    python tools/bench/sync.py [--megabytes 500] [--bucket-mb 128] [--verify full] [--broadcast] [--repeat 9]
 
 Three ways take turns in one run, on the same group of the same two processes, after one round that warms memory up:
 
     raw      the bytes, between two flat tensors in chunks of 64 MiB, two in flight (gloo is fastest so)
-    sync     a publication: bundling, checksums, headers, broadcast, verification, a copy into existing parameters
+    sync     a publication: bundling, checksums, headers, payloads, verification, a copy into existing parameters
     receive  a publication whose tensors are verified and then dropped: what the wire and the checks cost alone
 
-Seconds run from the moment both ends are ready until the receiver has everything; a ratio is that of `raw` to another
-way in one round, and the median of the rounds counts. `cpu_s_per_gb` is what both processes spent together, and
-`receiver_growth_mb` the resident memory that publications added to the receiver. Prints one JSON object.
+Payloads go through shared memory, as between a learner and engines of one machine, or with --broadcast through the
+group, as between machines. Seconds run from the moment both ends are ready until the receiver has everything; a ratio
+is that of `raw` to another way in one round, and the median of the rounds counts. `cpu_s_per_gb` is what both processes
+spent together, and `receiver_growth_mb` the resident memory that publications added to the receiver, shared pages
+included. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from da3po.config.schema import SyncConfig
-from da3po.sync.channel import ChannelPlan, ReceiverChannels, SourceChannel, StageLink, host_store, join_store
+from da3po.sync.channel import ReceiverChannels, SourceChannel
 from da3po.sync.checksum import Verify
+from da3po.sync.link import StageLink
 from da3po.sync.receive import Load, receive_weights
 from da3po.sync.send import send_weights
+from da3po.sync.store import ChannelPlan, host_store, join_store
 
 TIMEOUT = 120.0
 RAW_CHUNK = 64 * 2**20
@@ -110,7 +114,8 @@ def memory(field: str) -> int:
 
 
 def source(args: argparse.Namespace) -> dict[str, object]:
-    store, address = host_store(ChannelPlan(backend="gloo", num_stages=1, num_receivers=1), TIMEOUT)
+    plan = ChannelPlan(backend="gloo", num_stages=1, num_receivers=1, shared_memory=not args.broadcast)
+    store, address = host_store(plan, TIMEOUT)
     command = [sys.executable, __file__, "--join", address, *sys.argv[1:]]
     receiver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     weights = model(args.megabytes * 10**6)
@@ -131,6 +136,7 @@ def source(args: argparse.Namespace) -> dict[str, object]:
     return {
         "bucket_mb": args.bucket_mb,
         "verify": args.verify,
+        "shared_memory": not args.broadcast,
         "num_threads": 1,
         **summary(size_of(weights), sent, received),
     }
@@ -178,6 +184,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--bucket-mb", type=float, default=SyncConfig().bucket_mb)
     parser.add_argument("--verify", choices=get_args(Verify), default=SyncConfig().verify)
+    parser.add_argument("--broadcast", action="store_true", help="without shared memory")
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--join", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -70,6 +70,7 @@ class SyncConfig:
     """Weight publication.
 
     backend: auto = nccl on CUDA, gloo on CPU.
+    shared_memory: with gloo, weights go through shared memory where the learner and all engines are on one machine.
     bucket_mb: tensors are bundled up to it.
     timeout: seconds of silence on the channel after which the other side is taken for gone.
     verify: full = a checksum of every byte | sampled = of a part of every bucket | off = none. Names, shapes, sizes and
@@ -77,6 +78,7 @@ class SyncConfig:
     """
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
+    shared_memory: bool = True
     bucket_mb: float = 128.0
     timeout: float = 300.0
     verify: Literal["full", "sampled", "off"] = "full"

@@ -29,8 +29,9 @@ from da3po.learner.spec import LearnerSpec
 from da3po.models.checkpoint_names import COMPANIONS
 from da3po.models.companions import read_companions, write_companions
 from da3po.runtime.platform import Platform
-from da3po.sync.channel import ChannelPlan, SourceChannel, host_store, join_store
+from da3po.sync.channel import SourceChannel
 from da3po.sync.send import send_weights
+from da3po.sync.store import ChannelPlan, host_store, join_store
 from da3po.types import BucketSum, MicroBatch
 
 if TYPE_CHECKING:
@@ -106,7 +107,12 @@ class Trainer:
         sync = self.spec.sync
         if dist.get_rank() == 0:
             backend = self.platform.backend if sync.backend == "auto" else sync.backend
-            plan = ChannelPlan(backend=backend, num_stages=self.spec.parallel.pp, num_receivers=num_receivers)
+            plan = ChannelPlan(
+                backend=backend,
+                num_stages=self.spec.parallel.pp,
+                num_receivers=num_receivers,
+                shared_memory=sync.shared_memory,
+            )
             self._store, address[0] = host_store(plan, sync.timeout, host)
         dist.broadcast_object_list(address, src=0)
         if self.position.sends_weights:
