@@ -11,10 +11,11 @@ from da3po.reward.brackets import max_depth, split
 from da3po.reward.limits import MAX_DEPTH, MAX_GOLDS, MAX_LENGTH, TooComplexError
 from da3po.reward.nodes import Items, Leaf, Node, Ordered
 from da3po.reward.normalize import normalize
-from da3po.reward.quantities import Quantity, parse_comma_quantity, parse_quantity, split_unit
+from da3po.reward.quantities import parse_comma_quantity, parse_quantity, split_unit
 from da3po.reward.relations import same_relation, split_modulus
 from da3po.reward.structure import assignment
 from da3po.reward.units import ANY
+from da3po.reward.values import equal, rounded
 from da3po.reward.words import same_words
 
 MAX_ITEMS = 100
@@ -170,7 +171,7 @@ def _leaf_against_structure(gold: Node, answer: Node) -> bool:
     if isinstance(other, Items) and not any(isinstance(part, Ordered) for part in other.parts):
         return all(_same_node(leaf, part) for part in other.parts)
     texts = (leaf.text, _source(other))
-    return _symbolic(*texts) if leaf is gold else _symbolic(*reversed(texts))
+    return equal(*texts) if leaf is gold else equal(*reversed(texts))
 
 
 def _source(node: Node) -> str:
@@ -235,10 +236,10 @@ def _same_expression(gold: str, answer: str) -> bool:
             rf"({text}) \cdot \frac{{{of.numerator}}}{{{of.denominator}}}"
             for text, of in ((gold, gold_size), (answer, size))
         )
-        return _symbolic(gold, answer)
+        return equal(gold, answer)
     if gold_unit or answer_unit:
         return _same_text(gold, answer)
-    return _rounded(gold, answer) or _rounded(answer, gold) or _symbolic(gold, answer)
+    return rounded(gold, answer) or rounded(answer, gold) or equal(gold, answer)
 
 
 def _without_unit(text: str) -> tuple[str, str, Fraction]:
@@ -249,20 +250,3 @@ def _without_unit(text: str) -> tuple[str, str, Fraction]:
     ending = text[len(bare) :]
     marked = unit in ("%", "°") or r"\text" in ending or _LONG_SYMBOL.match(ending)
     return (bare, unit, size) if marked else (text, "", Fraction(1))
-
-
-def _rounded(decimal: str, expression: str) -> bool:
-    """Whether `decimal` is the value of `expression`, rounded to the places it is written with."""
-    quantity: Quantity | None = parse_quantity(decimal)
-    if quantity is None or quantity.number.places is None:
-        return False
-    from da3po.reward.symbolic import value_of  # as above
-
-    value = value_of(expression)
-    return value is not None and quantity.number.rounds(value)
-
-
-def _symbolic(gold: str, answer: str) -> bool:
-    from da3po.reward.symbolic import equal  # SymPy takes a second to import; most answers never need it
-
-    return equal(gold, answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,6 +11,7 @@ from da3po.reward.number_words import MULTIPLES, split_words
 from da3po.reward.numbers import Number, parse_decimal_comma, parse_number
 from da3po.reward.units import ANY, is_known, is_name, read_unit
 
+MAX_TEXTS = 1024  # whose reading is kept: comparing a pair asks for its two several times
 PERCENT = "%"
 DEGREE = "°"
 
@@ -76,6 +78,7 @@ class Quantity:
         return percent.number.value / 100 == plain.number.value
 
 
+@functools.lru_cache(maxsize=MAX_TEXTS)
 def parse_quantity(text: str) -> Quantity | None:
     """A number with or without a unit; None if `text` is anything else."""
     words = _TEXT.fullmatch(text)

@@ -14,11 +14,13 @@ from fractions import Fraction
 from typing import Any
 
 import sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify import verify
 from math_verify.grader import should_treat_as_complex
 
+from da3po.reward.estimates import FIRST_POINT
 from da3po.reward.exact import exact_value
+from da3po.reward.grammar import is_rejected
 from da3po.reward.size import Values, check_size
 
 # It warns once a process that no alarm is set; the deadline is the pool's.
@@ -27,7 +29,7 @@ logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 PRECISION = 50
 # Where identities are tested. Points at which a side is not real are skipped; at least MIN_POINTS must remain.
 POINTS = (
-    ("7/5", "0.37", "2.9"),
+    FIRST_POINT,
     ("-3/7", "1.73", "-0.61"),
     ("11/4", "-1.19", "0.83"),
     ("-0.29", "-2.3", "-1.7"),
@@ -85,27 +87,45 @@ def value_of(text: str) -> Fraction | None:
     return Fraction(str(value)) if value is not None and value.is_real and value.is_finite else None
 
 
+class _Reader(_Latex2Sympy):
+    """latex2sympy2's reader in one of ANTLR's prediction modes, "SLL" or "LL"; whole numbers need no parser of SymPy's.
+
+    SLL, the cheap one, either gives the tree that LL gives or a syntax error, as the documentation of ANTLR says.
+    """
+
+    def __init__(self, text: str, mode: str) -> None:
+        super().__init__(is_real=not should_treat_as_complex(text), config=CASE_COUNTS)
+        self._mode = mode
+
+    def create_parser(self, text: str) -> Any:
+        parser = super().create_parser(text)
+        modes = type(parser._interp.predictionMode)  # an enumeration of ANTLR's
+        parser._interp.predictionMode = modes[self._mode]
+        return parser
+
+    def parse_number(self, text: str) -> sympy.Number:
+        return sympy.Integer(int(text)) if text.isdecimal() else super().parse_number(text)
+
+
 @functools.lru_cache(maxsize=512)
 def parse(text: str) -> Any:
     """The SymPy object of normalised LaTeX, decimals made exact; None if the grammar does not know it."""
+    if is_rejected(text):
+        return None
     exact = _TRANSPOSE.sub("^{(T)}", _DECIMAL.sub(_exact_decimal, text))
     if _TRIGONOMETRY.search(exact):
         exact = _DEGREES.sub(r"(\\frac{\1 \\pi}{180})", exact)
-    try:
-        parsed = latex2sympy(
-            exact,
-            is_real=not should_treat_as_complex(exact),
-            convert_degrees=False,
-            normalization_config=None,
-            conversion_config=CASE_COUNTS,
-        )
-    except (MemoryError, RecursionError):
-        raise
-    except Exception:  # noqa: BLE001 - the generated parser raises anything; what it cannot read has no value
-        return None
-    if isinstance(parsed, sympy.Basic):
-        check_size(parsed)
-    return parsed
+    for mode in ("SLL", "LL"):
+        try:
+            parsed = _Reader(exact, mode).parse(exact)
+        except (MemoryError, RecursionError):
+            raise
+        except Exception:  # noqa: BLE001 - the generated parser raises anything on what it cannot read
+            continue
+        if isinstance(parsed, sympy.Basic):
+            check_size(parsed)
+        return parsed
+    return None
 
 
 def _exact_decimal(decimal: re.Match[str]) -> str:
