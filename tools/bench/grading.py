@@ -4,7 +4,8 @@
 
 Short answers of the kinds that training data have (integers, fractions, decimals), right and wrong, in groups of 16 for
 a reference, through the pool as training uses it. Prints one JSON object: seconds until the pool graded its first
-answer, seconds and answers a second of the whole, and the same with one hostile answer in a thousand.
+answer, seconds and answers a second of the whole, the same with one hostile answer in a thousand, and the cost of
+rambling answers, strings of digits, signs and letters such as a small model gives that has learned little yet.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from da3po.types import Outcome
 
 GROUP = 16
 HOSTILE = r"\boxed{(10^{9})!}"
+SYMBOLS = 10 * "0123456789" + 40 * "+" + 20 * ":" + 4 * "eeeAAnsr" + "*/-^!.()<,= "
 
 
 def groups(num_answers: int, hostile_every: int) -> list[tuple[str, list[str]]]:
@@ -48,6 +50,18 @@ def groups(num_answers: int, hostile_every: int) -> list[tuple[str, list[str]]]:
     return made
 
 
+def ramblings(seed: int, num_answers: int) -> list[tuple[str, list[str]]]:
+    """(reference, responses) whose responses begin with a number and go on with 4 to 32 symbols."""
+    draw = random.Random(seed)
+    return [
+        (
+            str(draw.randrange(1000)),
+            [f"{draw.randrange(1000)}{''.join(draw.choices(SYMBOLS, k=draw.randint(4, 32)))}" for _ in range(GROUP)],
+        )
+        for _ in range(num_answers // GROUP)
+    ]
+
+
 async def grade(pool: GraderPool, work: Sequence[tuple[str, list[str]]]) -> tuple[float, dict[str, int]]:
     """Seconds for all of it, and how many answers had each outcome."""
     start = time.perf_counter()
@@ -68,6 +82,8 @@ def main() -> None:
         asyncio.run(pool.grade("1", ["1"]))
         started = time.perf_counter() - start
         seconds, outcomes = asyncio.run(grade(pool, groups(options.answers, 0)))
+        asyncio.run(grade(pool, ramblings(2, 512)))  # the first ones that need it import SymPy
+        rambling_seconds, rambling_outcomes = asyncio.run(grade(pool, ramblings(3, options.answers)))
         hostile_seconds, hostile_outcomes = asyncio.run(grade(pool, groups(options.answers, 1000)))
     finally:
         pool.close()
@@ -80,6 +96,11 @@ def main() -> None:
                 "seconds": round(seconds, 3),
                 "answers_per_second": round(options.answers / seconds),
                 "outcomes": outcomes,
+                "rambling": {
+                    "seconds": round(rambling_seconds, 3),
+                    "milliseconds_per_answer": round(1000 * rambling_seconds * options.workers / options.answers, 3),
+                    "outcomes": rambling_outcomes,
+                },
                 "with_hostile": {"seconds": round(hostile_seconds, 3), "outcomes": hostile_outcomes},
             },
             indent=1,
