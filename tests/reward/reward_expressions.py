@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-NOISE = [*"0123456789" * 2, *"++--**//^::!.()eixnAsEd,=;", " ", r"\cdot ", r"\times ", "^{2}", "^2"]
+NOISE = [*"0123456789" * 2, *"++--**//^::!.()eixnAsEd,<=>;", " ", r"\cdot ", r"\times ", "^{2}", "^2"]
 ATOMS = ("0", "1", "2", "7", "12", "305", "0.5", "1.25", "x", "n", "A", "s", "e", "E", "9x", "4e", "3n2")
 
 

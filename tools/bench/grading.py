@@ -23,7 +23,7 @@ from da3po.types import Outcome
 
 GROUP = 16
 HOSTILE = r"\boxed{(10^{9})!}"
-SYMBOLS = 10 * "0123456789" + 40 * "+" + 20 * ":" + 4 * "eeeAAnsr" + "*/-^!.()<,= "
+SYMBOLS = 80 * "0123456789" + 140 * "+" + 55 * ":" + 10 * "e" + 6 * "A-" + 3 * "sn*r" + "</!^.()\n"
 
 
 def groups(num_answers: int, hostile_every: int) -> list[tuple[str, list[str]]]:
