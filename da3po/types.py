@@ -218,6 +218,7 @@ class MicroBatch:
     behaviour_logprobs: [T] float32, the engine's.
     fresh: [T] bool, see TrainSample.
     num_sequences: real sequences, padding excluded.
+    learns: whether a gradient can come from it; otherwise a forward pass is enough, for the metrics.
     """
 
     input_ids: Tensor
@@ -232,11 +233,15 @@ class MicroBatch:
     behaviour_logprobs: Tensor
     fresh: Tensor
     num_sequences: int
+    learns: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedUpdate:
-    """The data of one optimizer update: `micro_batches[d]` goes to data-parallel rank d; all have the same length."""
+    """The data of one optimizer update: `micro_batches[d]` goes to data-parallel rank d.
+
+    All ranks have the same number of those that learn, at least one, and of those that do not.
+    """
 
     micro_batches: tuple[tuple[MicroBatch, ...], ...]
     num_sequences: int

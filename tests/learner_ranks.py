@@ -50,6 +50,7 @@ class Scenario:
     brief: the three steps alone.
     token_budget: of a micro-batch.
     amplification: factor of every other positive advantage, as DAA has for the right answers of hard groups.
+    without_advantage: indices of samples whose advantage is 0.
     learner: options beyond the device.
     """
 
@@ -66,6 +67,7 @@ class Scenario:
     brief: bool = False
     token_budget: int = TOKEN_BUDGET
     amplification: float = 1.0
+    without_advantage: tuple[int, ...] = ()
     learner: LearnerConfig = field(default_factory=partial(LearnerConfig, device="cpu", num_threads=1))
 
     @property
@@ -87,6 +89,8 @@ def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
     for index in range(0, len(samples), 2):
         factor = scenario.amplification if samples[index].advantage > 0 else 1.0
         samples[index] = samples[index]._replace(advantage=factor * samples[index].advantage)
+    for index in scenario.without_advantage:
+        samples[index] = samples[index]._replace(advantage=0.0)
     if bad:
         samples[0] = samples[0]._replace(advantage=float("inf"))
     multiples = pack_multiples(scenario.parallel, scenario.learner.precision)
@@ -99,6 +103,7 @@ def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
         micro_batch_multiple=multiples.micro_batches,
         equal_lengths=multiples.equal_lengths,
         prompts_per_update=None if step == 1 else 1,
+        skip_zero_gradients=scenario.learner.skip_zero_gradients,
     )
     sizes = (len(samples) // 2, len(samples) - len(samples) // 2)
     return packer(StepBatch(step=step, samples=tuple(samples), group_sizes=sizes, stats=StepStats()))

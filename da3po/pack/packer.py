@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from da3po.config.schema import ConfigError, LossConfig
 from da3po.pack.plan import plan
 from da3po.pack.tensors import build_micro_batch, check, num_tokens, padded_length
-from da3po.pack.weights import build_token_weights
-from da3po.types import PackedStep, PackedUpdate, StepBatch, StepStats, TrainSample
+from da3po.pack.weights import TokenWeights, build_token_weights
+from da3po.types import MicroBatch, PackedStep, PackedUpdate, StepBatch, StepStats, TrainSample
+
+Bundle = list[TrainSample]
+"""The samples of one micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class Packer:
     micro_batch_multiple: the micro-batches of a rank are a multiple of it (virtual stages need the PP size).
     equal_lengths: the micro-batches of a rank in an update are padded to the longest (virtual stages need it).
     prompts_per_update: groups of one optimizer update, the last of a step may have fewer; None is one update a step.
+    skip_zero_gradients: samples without advantage, whose gradient is 0, get micro-batches of their own that do not
+        learn. Where the mean depends on the split into micro-batches (loss.normalizer=reference) they stay.
     """
 
     loss: LossConfig
@@ -34,6 +39,7 @@ class Packer:
     micro_batch_multiple: int = 1
     equal_lengths: bool = False
     prompts_per_update: int | None = None
+    skip_zero_gradients: bool = False
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple % self.sequence_multiple:
@@ -63,25 +69,42 @@ class Packer:
     def _pack(self, samples: Sequence[TrainSample]) -> PackedUpdate:
         counts = [len(sample.response_ids) for sample in samples]
         token_weights = build_token_weights(self.loss, counts)
+        planned = self._plan(samples)
+        ranks = [[(learns, bundle) for learns, ranks in planned for bundle in ranks[dp]] for dp in range(self.dp)]
+        return PackedUpdate(
+            micro_batches=tuple(self._build(rank, token_weights) for rank in ranks),
+            num_sequences=len(samples),
+            num_response_tokens=sum(counts),
+        )
+
+    def _plan(self, samples: Sequence[TrainSample]) -> list[tuple[bool, list[list[Bundle]]]]:
+        """The samples to learn from, and then, if told apart, those to measure only: whose micro-batches, by rank."""
+        kinds = [(True, samples)]
+        if self.skip_zero_gradients and self.loss.normalizer == "global":
+            measured = [sample for sample in samples if not sample.advantage]
+            if 0 < len(measured) < len(samples):
+                kinds = [(True, [sample for sample in samples if sample.advantage]), (False, measured)]
+        return [(learns, self._share_out(members)) for learns, members in kinds]
+
+    def _share_out(self, samples: Sequence[TrainSample]) -> list[list[Bundle]]:
         budget = self.max_tokens - self.max_tokens % self.pad_to_multiple
         lengths = [padded_length(sample, self.sequence_multiple) for sample in samples]
         layout = plan(lengths, self.dp, budget, self.micro_batch_multiple)
-        micro_batches = []
-        for rank in layout.micro_batches:
-            pad_to = self._pad_to([sum(lengths[index] for index in indices) for indices in rank])
-            micro_batches.append(
-                tuple(
-                    build_micro_batch(
-                        [samples[index] for index in indices],
-                        token_weights([counts[index] for index in indices]),
-                        pad_to,
-                        self.sequence_multiple,
-                    )
-                    for indices in rank
-                )
+        return [[[samples[index] for index in indices] for indices in rank] for rank in layout.micro_batches]
+
+    def _build(self, rank: Sequence[tuple[bool, Bundle]], token_weights: TokenWeights) -> tuple[MicroBatch, ...]:
+        pad_to = self._pad_to(
+            [sum(padded_length(sample, self.sequence_multiple) for sample in bundle) for _, bundle in rank]
+        )
+        return tuple(
+            build_micro_batch(
+                bundle,
+                token_weights([len(sample.response_ids) for sample in bundle]),
+                pad_to,
+                self.sequence_multiple,
+                learns=learns,
             )
-        return PackedUpdate(
-            micro_batches=tuple(micro_batches), num_sequences=len(samples), num_response_tokens=sum(counts)
+            for learns, bundle in rank
         )
 
     def _pad_to(self, loads: Sequence[int]) -> int:
@@ -93,6 +116,7 @@ class Packer:
 
 def _stats(updates: Sequence[PackedUpdate], samples: Sequence[TrainSample]) -> StepStats:
     """pack/waste: share of padding among all tokens. pack/num_micro_batches: of one rank, over the step.
+    pack/num_measured: sequences that nothing is learned from, and that take a forward pass alone.
 
     pack/imbalance: in every update the ranks wait for the one with the most tokens; the tokens that this costs, as a
     share of the mean rank's.
@@ -107,6 +131,9 @@ def _stats(updates: Sequence[PackedUpdate], samples: Sequence[TrainSample]) -> S
             "pack/num_updates": len(updates),
             "pack/num_micro_batches": sum(len(update.micro_batches[0]) for update in updates),
             "pack/num_sequences": sum(update.num_sequences for update in updates),
+            "pack/num_measured": sum(
+                mb.num_sequences for update in updates for rank in update.micro_batches for mb in rank if not mb.learns
+            ),
             "pack/num_tokens": num_real,
             "pack/num_response_tokens": sum(update.num_response_tokens for update in updates),
             "pack/waste": 1 - num_real / num_padded,

@@ -38,13 +38,19 @@ def padded_length(sample: TrainSample, sequence_multiple: int) -> int:
 
 
 def build_micro_batch(
-    samples: Sequence[TrainSample], weights: Sequence[float], pad_to_multiple: int, sequence_multiple: int = 1
+    samples: Sequence[TrainSample],
+    weights: Sequence[float],
+    pad_to_multiple: int,
+    sequence_multiple: int = 1,
+    *,
+    learns: bool = True,
 ) -> MicroBatch:
     """Pack samples end to end and pad once, with a sequence without weight, to a multiple of `pad_to_multiple` tokens.
 
     weights: of each sample's response tokens. Without samples the result is all padding, so that a rank with nothing
     left to do can still take its part in the schedule.
     sequence_multiple: each sample is padded at its end to a multiple of it; it divides `pad_to_multiple`.
+    learns: see MicroBatch.
     """
     real_lengths = [num_tokens(sample) for sample in samples]
     lengths = [padded_length(sample, sequence_multiple) for sample in samples]
@@ -77,6 +83,7 @@ def build_micro_batch(
         behaviour_logprobs=logprobs,
         fresh=fresh,
         num_sequences=len(samples),
+        learns=learns,
     )
 
 

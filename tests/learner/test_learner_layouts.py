@@ -5,6 +5,7 @@ One set of processes goes through all scenarios once; the tests look at what the
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -82,6 +83,20 @@ def _scenarios(root: Path) -> list[Scenario]:
         )
         for family, model in (("llama", llama), ("qwen2", qwen2))
     ]
+    # The single process takes all samples through the backward pass, the layouts only those with an advantage.
+    scenarios += [
+        Scenario(
+            name=f"zero-{name}",
+            model=tied,
+            parallel=LAYOUTS[name],
+            out=str(root / f"zero-{name}"),
+            optim=dataclasses.replace(OPTIM, eps=1e-6),  # few samples have a gradient, so rounding counts for more
+            learner=LearnerConfig(device="cpu", num_threads=1, skip_zero_gradients=name != "single"),
+            without_advantage=(0, 4, 5, 7),
+            brief=True,
+        )
+        for name in ("tp2pp2", "dp2", "cp2", "vpp", "single")
+    ]
     small = fixtures_hf.make_qwen3(
         root / "small",
         hidden_size=32,
@@ -124,7 +139,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
 
 
 PARALLEL = [f"tied-{name}" for name in LAYOUTS if name != "single"] + ["untied-tp2sp", "untied-pp2", "untied-cp2"]
-BRIEF = ["small-tp2sp", "small-fields", "small-exact"]
+BRIEF = ["small-tp2sp", "small-fields", "small-exact", "zero-tp2pp2", "zero-dp2", "zero-cp2", "zero-vpp"]
 
 
 def single(name: str) -> str:
@@ -167,6 +182,17 @@ def test_gradient_norms_of_the_parts_add_up_to_the_whole(seen: dict[str, Seen], 
     head = ["output_layer"] if name.startswith("untied") else []
     assert list(parts) == ["embedding", "final_norm", *layers, *head]
     assert math.hypot(*parts.values()) == pytest.approx(metrics["actor/grad_norm"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["zero-tp2pp2", "zero-dp2", "zero-cp2", "zero-vpp"])
+def test_samples_without_advantage_are_measured_all_the_same(seen: dict[str, Seen], name: str) -> None:
+    """In every update of a step, under its opening weights and under those that it has come to."""
+    updates = packed_step(seen[name].scenario, 2).updates
+    assert all({batch.learns for batch in rank} == {True, False} for one in updates for rank in one.micro_batches)
+    for got, expected in zip(seen[name].metrics, seen["zero-single"].metrics, strict=True):
+        for key, value in expected.items():
+            if not key.startswith("time/"):
+                assert got[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
 
 
 def test_deterministic_runs_are_equal_bit_for_bit(seen: dict[str, Seen]) -> None:

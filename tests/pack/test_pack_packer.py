@@ -172,6 +172,34 @@ def test_a_group_without_signal_counts_in_the_denominator_and_nowhere_else(confi
     assert not gradient(config, nothing)[1].any()
 
 
+@pytest.mark.parametrize("config", [DAPO, GRPO, GSPO], ids=["dapo", "grpo", "gspo"])
+def test_samples_without_advantage_are_told_apart_and_the_gradient_is_the_same(config: LossConfig) -> None:
+    samples = [train_sample(1, 3 + index, advantage=[0.0, 1.0, -2.0, -0.0][index % 4]) for index in range(11)]
+    packer = Packer(loss=config, dp=2, max_tokens=24)
+    (together,) = packer(step_batch(samples)).updates
+    packed = dataclasses.replace(packer, skip_zero_gradients=True)(step_batch(samples))
+    (apart,) = packed.updates
+    for rank in apart.micro_batches:
+        assert [batch.learns for batch in rank] == sorted((batch.learns for batch in rank), reverse=True)
+        assert all(batch.advantages.any() == batch.learns for batch in rank if batch.num_sequences)
+    assert len({sum(batch.learns for batch in rank) for rank in apart.micro_batches}) == 1
+    assert sum(batch.num_sequences for batch in micro_batches(apart)) == len(samples)
+    assert packed.stats.values["pack/num_measured"] == 5
+    learning = dataclasses.replace(
+        apart, micro_batches=tuple(tuple(batch for batch in rank if batch.learns) for rank in apart.micro_batches)
+    )
+    torch.testing.assert_close(gradient(config, learning)[1], gradient(config, together)[1], rtol=1e-6, atol=1e-9)
+
+
+def test_all_samples_learn_where_none_has_an_advantage_or_the_mean_depends_on_the_split() -> None:
+    """An optimizer update has at least one micro-batch that learns, also if its gradient is 0."""
+    nothing = [train_sample(1, 4, advantage=0.0)] * 3
+    mixed = [*nothing, train_sample(1, 4, advantage=1.0)]
+    for config, samples in ((DAPO, nothing), (LossConfig(normalizer="reference"), mixed)):
+        packer = Packer(loss=config, dp=1, max_tokens=16, skip_zero_gradients=True)
+        assert all(batch.learns for batch in micro_batches(packer(step_batch(samples)).updates[0]))
+
+
 def test_updates_are_split_at_groups_and_the_last_may_be_smaller() -> None:
     samples = [train_sample(1, 2, advantage=float(index)) for index in range(9)]
     packed = Packer(loss=DAPO, dp=1, max_tokens=100, prompts_per_update=2)(step_batch(samples, [2, 3, 4], step=7))
@@ -192,6 +220,7 @@ def test_stats() -> None:
             "pack/num_updates": 1,
             "pack/num_micro_batches": 1,
             "pack/num_sequences": 2,
+            "pack/num_measured": 0,
             "pack/num_tokens": 8,
             "pack/num_response_tokens": 6,
             "pack/waste": 1 - 8 / 12,

@@ -86,7 +86,7 @@ class Trainer:
         for batches, old in zip(updates, old_logprobs, strict=True):
             with seconds.of("forward_backward"):
                 self.optimizer.zero_grad()
-                of_update = self._passes.forward_backward(batches, old, self._loss)
+                of_update = self._gradient(batches, old)
             with seconds.of("optimizer"):
                 results.append(self.optimizer.step(lr, *self._whole(of_update)))
             terms += of_update
@@ -193,6 +193,14 @@ class Trainer:
             return unknown
         known = [self._passes.logprobs(batches) for batches in updates]
         return list(known) if self.position.last_stage else unknown
+
+    def _gradient(self, batches: Sequence[MicroBatch], old_logprobs: Sequence[Tensor | None]) -> list[LossTerms]:
+        """Leave the gradient of an update in its buffers; return the loss terms of all its micro-batches."""
+        pairs = list(zip(batches, old_logprobs, strict=True))
+        learning = [pair for pair in pairs if pair[0].learns]
+        measured = [pair for pair in pairs if not pair[0].learns]
+        terms = self._passes.measure(*zip(*measured, strict=True), self._loss) if measured else []
+        return terms + self._passes.forward_backward(*zip(*learning, strict=True), self._loss)
 
     def _whole(self, terms: Sequence[LossTerms]) -> tuple[float, float]:
         """The update's loss and response tokens over all micro-batches and data-parallel ranks, on every rank."""

@@ -53,6 +53,21 @@ class Passes:
         ]
         return self._run(work, forward_only=False)
 
+    def measure(
+        self, batches: Sequence[MicroBatch], old_logprobs: Sequence[Tensor | None], loss: PolicyLoss
+    ) -> list[LossTerms]:
+        """The loss terms that `forward_backward` would return, and no gradient."""
+
+        def measured(hidden: Tensor, *, batch: MicroBatch, old: Tensor | None, non_loss_data: bool) -> LossTerms:
+            logprobs, entropy = self._models[-1].logprobs(hidden, batch.labels, self._temperature)
+            return loss(logprobs, old, entropy, batch)
+
+        work = [
+            (batch, partial(measured, batch=batch, old=old)) for batch, old in zip(batches, old_logprobs, strict=True)
+        ]
+        with torch.no_grad():
+            return self._run(work, forward_only=True)
+
     def logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
         """[T] log-probs of each micro-batch's labels under the current weights; the last stage alone has them."""
 
