@@ -251,7 +251,7 @@ def build_packer(config: Config) -> Packer:
         micro_batch_multiple=multiples.micro_batches,
         equal_lengths=multiples.equal_lengths,
         prompts_per_update=config.train.prompts_per_update,
-        skip_zero_gradients=config.learner.skip_zero_gradients,
+        zero_advantage=config.learner.zero_advantage,
     )
 
 

@@ -103,7 +103,7 @@ def packed_step(scenario: Scenario, step: int, bad: bool = False) -> PackedStep:
         micro_batch_multiple=multiples.micro_batches,
         equal_lengths=multiples.equal_lengths,
         prompts_per_update=None if step == 1 else 1,
-        skip_zero_gradients=scenario.learner.skip_zero_gradients,
+        zero_advantage=scenario.learner.zero_advantage,
     )
     sizes = (len(samples) // 2, len(samples) - len(samples) // 2)
     return packer(StepBatch(step=step, samples=tuple(samples), group_sizes=sizes, stats=StepStats()))

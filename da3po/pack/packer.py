@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from da3po.config.schema import ConfigError, LossConfig
 from da3po.pack.plan import plan
@@ -27,8 +28,9 @@ class Packer:
     micro_batch_multiple: the micro-batches of a rank are a multiple of it (virtual stages need the PP size).
     equal_lengths: the micro-batches of a rank in an update are padded to the longest (virtual stages need it).
     prompts_per_update: groups of one optimizer update, the last of a step may have fewer; None is one update a step.
-    skip_zero_gradients: samples without advantage, whose gradient is 0, get micro-batches of their own that do not
-        learn. Where the mean depends on the split into micro-batches (loss.normalizer=reference) they stay.
+    zero_advantage: samples without advantage, whose gradient is 0, stay (learn), get micro-batches of their own that do
+        not learn (measure), or are left out (skip). They count in every mean alike, and stay where it depends on the
+        split into micro-batches (loss.normalizer=reference).
     """
 
     loss: LossConfig
@@ -39,7 +41,7 @@ class Packer:
     micro_batch_multiple: int = 1
     equal_lengths: bool = False
     prompts_per_update: int | None = None
-    skip_zero_gradients: bool = False
+    zero_advantage: Literal["learn", "measure", "skip"] = "learn"
 
     def __post_init__(self) -> None:
         if self.pad_to_multiple % self.sequence_multiple:
@@ -78,13 +80,14 @@ class Packer:
         )
 
     def _plan(self, samples: Sequence[TrainSample]) -> list[tuple[bool, list[list[Bundle]]]]:
-        """The samples to learn from, and then, if told apart, those to measure only: whose micro-batches, by rank."""
-        kinds = [(True, samples)]
-        if self.skip_zero_gradients and self.loss.normalizer == "global":
-            measured = [sample for sample in samples if not sample.advantage]
-            if 0 < len(measured) < len(samples):
-                kinds = [(True, [sample for sample in samples if sample.advantage]), (False, measured)]
-        return [(learns, self._share_out(members)) for learns, members in kinds]
+        """The samples to learn from, at least one, and those to measure only: each shared out among the ranks."""
+        learning = [sample for sample in samples if sample.advantage]
+        if not learning or self.zero_advantage == "learn" or self.loss.normalizer == "reference":
+            return [(True, self._share_out(samples))]
+        kinds = [(True, self._share_out(learning))]
+        if self.zero_advantage == "measure" and len(learning) < len(samples):
+            kinds.append((False, self._share_out([sample for sample in samples if not sample.advantage])))
+        return kinds
 
     def _share_out(self, samples: Sequence[TrainSample]) -> list[list[Bundle]]:
         budget = self.max_tokens - self.max_tokens % self.pad_to_multiple

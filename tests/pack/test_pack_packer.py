@@ -177,7 +177,7 @@ def test_samples_without_advantage_are_told_apart_and_the_gradient_is_the_same(c
     samples = [train_sample(1, 3 + index, advantage=[0.0, 1.0, -2.0, -0.0][index % 4]) for index in range(11)]
     packer = Packer(loss=config, dp=2, max_tokens=24)
     (together,) = packer(step_batch(samples)).updates
-    packed = dataclasses.replace(packer, skip_zero_gradients=True)(step_batch(samples))
+    packed = dataclasses.replace(packer, zero_advantage="measure")(step_batch(samples))
     (apart,) = packed.updates
     for rank in apart.micro_batches:
         assert [batch.learns for batch in rank] == sorted((batch.learns for batch in rank), reverse=True)
@@ -188,7 +188,11 @@ def test_samples_without_advantage_are_told_apart_and_the_gradient_is_the_same(c
     learning = dataclasses.replace(
         apart, micro_batches=tuple(tuple(batch for batch in rank if batch.learns) for rank in apart.micro_batches)
     )
-    torch.testing.assert_close(gradient(config, learning)[1], gradient(config, together)[1], rtol=1e-6, atol=1e-9)
+    (skipped,) = dataclasses.replace(packer, zero_advantage="skip")(step_batch(samples)).updates
+    assert skipped.num_response_tokens == together.num_response_tokens
+    for update in (learning, skipped):
+        torch.testing.assert_close(gradient(config, update)[1], gradient(config, together)[1], rtol=1e-6, atol=1e-9)
+    assert sum(batch.num_sequences for batch in micro_batches(skipped)) == 6
 
 
 def test_all_samples_learn_where_none_has_an_advantage_or_the_mean_depends_on_the_split() -> None:
@@ -196,7 +200,7 @@ def test_all_samples_learn_where_none_has_an_advantage_or_the_mean_depends_on_th
     nothing = [train_sample(1, 4, advantage=0.0)] * 3
     mixed = [*nothing, train_sample(1, 4, advantage=1.0)]
     for config, samples in ((DAPO, nothing), (LossConfig(normalizer="reference"), mixed)):
-        packer = Packer(loss=config, dp=1, max_tokens=16, skip_zero_gradients=True)
+        packer = Packer(loss=config, dp=1, max_tokens=16, zero_advantage="skip")
         assert all(batch.learns for batch in micro_batches(packer(step_batch(samples)).updates[0]))
 
 

@@ -115,8 +115,9 @@ class LearnerConfig:
     num_threads: CPU threads of each rank; 0 shares the cores among the ranks.
     precision: fp32 | bf16 (fp32 main weights and gradients) | bf16 with matrix products in fp8, by one of Transformer
         Engine's recipes: fp8_delayed | fp8_tensorwise | fp8_blockwise | mxfp8.
-    skip_zero_gradients: samples without advantage, as those of a group whose rewards are all equal, take a forward pass
-        alone, for the metrics. The gradient is the same; only sums are added in another order.
+    zero_advantage: what to do with samples without advantage, as those of a group whose rewards are all equal, which
+        have no gradient: learn = as with the others | measure = a forward pass, for the metrics | skip = nothing, and
+        metrics are about the others alone. The update is the same; only sums are added in another order.
     deterministic: take only kernels that give the same bits every time, and refuse an operation that has none; slower.
     megatron: fields of Megatron-Core's own config classes.
     """
@@ -125,7 +126,7 @@ class LearnerConfig:
     precision: Precision = "fp32"
     max_tokens_per_micro_batch: int = 16384
     num_threads: int = 0
-    skip_zero_gradients: bool = True
+    zero_advantage: Literal["learn", "measure", "skip"] = "measure"
     deterministic: bool = False
     megatron: MegatronConfig = field(default_factory=MegatronConfig)
 
