@@ -1,14 +1,19 @@
 """A training step of da3po against one of TRL's GRPOTrainer, on the same machine in one run, as JSON.
 
     python -m venv ENV && ENV/bin/pip install torch==2.13.0 'trl==1.16.*' math-verify pebble
-    python tools/bench/against_trl.py --trl ENV/bin/python [--max-tokens N]... [--steps 4] [--da3po OVERRIDE]...
+    python tools/bench/against_trl.py --trl ENV/bin/python [--max-tokens N]... [--steps 5] [--da3po OVERRIDE]...
 
 Both start from the tiny model, train on the same prompts with the same grader and the loss of DAPO without dynamic
 sampling, 64 prompts x 16 samples a step, one optimizer update each. Its answers are three tokens long, so in the copy
-that both train the embedding of the end of a sequence is 0: it rambles, and lengths vary up to the cap. TRL is tried
-with several micro-batches and its best one counts; da3po runs with its defaults and the given overrides. The first step
-of each run is left out, it pays for what is made once. TRL lives in an environment of its own, since it asks for other
-versions than da3po does.
+that both train the embedding of the end of a sequence is 0: it rambles, and lengths vary up to the cap. Both run on two
+cores with the settings that were found to suit them: da3po with those in `WAYS` and the given overrides, TRL with
+several micro-batches, in one process of two threads and in two of one, of which the fastest counts. The first step of
+each run is left out, it pays for what is made once, and the last, in which nothing is generated ahead.
+
+A model that rambles has few right answers, so most groups have no advantage, and no part in the gradient. da3po leaves
+them out in its learner, an option of it; `share_learned` says which share of the tokens it learns from, and
+`--da3po learner.zero_advantage=learn` compares without that. TRL lives in an environment of its own, since it asks for
+other versions than da3po does.
 """
 
 from __future__ import annotations
@@ -34,12 +39,10 @@ from da3po.reward.golds import objection
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_PROMPTS, NUM_SAMPLES = 64, 16
-MICRO_BATCHES = (128, 256, 512, 1024)
-# Where both sides work at the same time, each has a core.
-WAYS = {
-    "max_lag=0": ["rollout.max_lag=0"],
-    "max_lag=1": ["rollout.max_lag=1", "engine.num_threads=1", "learner.num_threads=1"],
-}
+TRL_PROCESSES = (1, 2)
+MICRO_BATCHES = (128, 256, 512)
+# Two processes of a small model use two cores better than two threads do.
+WAYS = {"max_lag=0": ["rollout.max_lag=0"], "max_lag=1": ["rollout.max_lag=1"]}
 OVERRIDES = [
     "experiment=quickstart",
     "algo=dapo",
@@ -47,6 +50,10 @@ OVERRIDES = [
     "algo.overlong.enabled=false",
     f"rollout.num_prompts={NUM_PROMPTS}",
     f"rollout.num_samples={NUM_SAMPLES}",
+    "engine.num_engines=2",
+    f"engine.max_num_seqs={NUM_PROMPTS * NUM_SAMPLES // 2}",
+    "parallel.dp=2",
+    "learner.zero_advantage=skip",
     "eval.before=false",
     "eval.after=false",
     "eval.every=0",
@@ -59,11 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl", required=True, help="the Python of an environment that has TRL")
     parser.add_argument("--max-tokens", type=int, action="append", help="most response tokens; may be given twice")
-    parser.add_argument("--steps", type=int, default=4, help="training steps of each run, at least 2")
+    parser.add_argument("--steps", type=int, default=5, help="training steps of each run, at least 3")
     parser.add_argument("--da3po", action="append", default=[], metavar="OVERRIDE", help="of da3po's run")
     args = parser.parse_args()
-    if args.steps < 2:
-        parser.error("--steps must be at least 2: the first one is not counted")
+    if args.steps < 3:
+        parser.error("--steps must be at least 3: the first and the last are not counted")
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         make_model(model)
@@ -83,12 +90,19 @@ def make_model(target: Path) -> None:
 
 def compare(model: Path, max_tokens: int, args: argparse.Namespace) -> dict[str, Any]:
     ours = {way: run_da3po(model, max_tokens, args.steps, [*WAYS[way], *args.da3po]) for way in WAYS}
-    theirs = {size: run_trl(args.trl, model, max_tokens, args.steps, size) for size in MICRO_BATCHES}
-    best = max(theirs, key=lambda size: theirs[size]["tokens_per_second"])
-    speed = theirs[best]["tokens_per_second"]
+    theirs = [
+        run_trl(args.trl, model, max_tokens, args.steps, processes, size)
+        for processes in TRL_PROCESSES
+        for size in MICRO_BATCHES
+    ]
+    best = max(theirs, key=lambda run: run["tokens_per_second"])
+    speed = best["tokens_per_second"]
     return {
         "da3po": ours,
-        "trl": {"micro_batch": best, **theirs[best]},
+        "trl": best,
+        "trl_tokens_per_second": {
+            f"{run['processes']}x{run['micro_batch']}": run["tokens_per_second"] for run in theirs
+        },
         "ratio": {way: run["tokens_per_second"] / speed for way, run in ours.items()},
     }
 
@@ -100,15 +114,18 @@ def run_da3po(model: Path, max_tokens: int, steps: int, overrides: list[str]) ->
         options += [f"model.path={model}"]
         command = [sys.executable, "-m", "da3po.cli", "train", *OVERRIDES, *options, *overrides]
         subprocess.run(command, check=True, stdout=sys.stderr)
-        rows = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").read_text().splitlines()][1:]
+        rows = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").read_text().splitlines()][1:-1]
     return {
+        "share_learned": statistics.median(row["loss/num_tokens"] / row["rollout/tokens_trained"] for row in rows),
         "tokens_per_second": statistics.median(row["tokens/per_second"] for row in rows),
         "seconds": statistics.median(row["time/step"] for row in rows),
     }
 
 
-def run_trl(python: str, model: Path, max_tokens: int, steps: int, micro_batch: int) -> dict[str, float]:
-    """The same of TRL."""
+def run_trl(
+    python: str, model: Path, max_tokens: int, steps: int, processes: int, micro_batch: int
+) -> dict[str, float]:
+    """The same of TRL. micro_batch: of each process."""
     with tempfile.TemporaryDirectory() as folder:
         task: dict[str, Any] = {
             "model": str(model),
@@ -125,8 +142,10 @@ def run_trl(python: str, model: Path, max_tokens: int, steps: int, micro_batch: 
         file.write_text(json.dumps(task))
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
         script = str(REPOSITORY / "tools/bench/trl_trainer.py")
-        subprocess.run([python, script, str(file)], check=True, stdout=sys.stderr, env=environment)
-        return json.loads((Path(folder) / "result.json").read_text())
+        launch = [] if processes == 1 else ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
+        subprocess.run([python, *launch, script, str(file)], check=True, stdout=sys.stderr, env=environment)
+        result = json.loads((Path(folder) / "result.json").read_text())
+        return {"processes": processes, "micro_batch": micro_batch, **result}
 
 
 def prompts() -> list[dict[str, str]]:

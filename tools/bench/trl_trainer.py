@@ -1,7 +1,7 @@
 """Trains some steps with TRL's GRPOTrainer and writes tokens per second.
 
 tools/bench/against_trl.py starts it in TRL's environment. It takes a JSON file that says what to train, and writes
-`result.json` into the folder that it names.
+`result.json` into the folder that it names. Started by torch.distributed.run, its processes share the batch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import operator
+import os
 import statistics
 import sys
 import time
@@ -70,7 +71,8 @@ class Clock(TrainerCallback):
 
 def main() -> None:
     task = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(2)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(2 // processes)
     batch = task["num_prompts"] * task["num_samples"]
     config = GRPOConfig(
         output_dir=task["folder"],
@@ -80,7 +82,7 @@ def main() -> None:
         num_generations=task["num_samples"],
         max_completion_length=task["max_tokens"],
         per_device_train_batch_size=task["micro_batch"],
-        gradient_accumulation_steps=batch // task["micro_batch"],
+        gradient_accumulation_steps=batch // (processes * task["micro_batch"]),
         max_steps=task["steps"],
         learning_rate=2e-4,
         warmup_steps=2,
@@ -91,6 +93,7 @@ def main() -> None:
         save_strategy="no",
         report_to=[],
         use_cpu=True,
+        ddp_backend="gloo" if processes > 1 else None,
         seed=1,
     )
     clock = Clock()
@@ -105,7 +108,9 @@ def main() -> None:
     )
     trainer.train()
     reward.close()
-    seconds = clock.seconds[1:]
+    if os.environ.get("RANK", "0") != "0":
+        return
+    seconds = clock.seconds[1:-1]
     rates = [batch * length / taken for length, taken in zip(clock.lengths[1:], seconds, strict=False)]
     result = {
         "mean_length": statistics.mean(clock.lengths[1:]),
