@@ -41,8 +41,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_PROMPTS, NUM_SAMPLES = 64, 16
 TRL_PROCESSES = (1, 2)
 MICRO_BATCHES = (128, 256, 512)
-# Two processes of a small model use two cores better than two threads do.
-WAYS = {"max_lag=0": ["rollout.max_lag=0"], "max_lag=1": ["rollout.max_lag=1"]}
+# Two processes of a small model use two cores better than two threads do. Where generation and learning go on at the
+# same time the learner, which has less to do, is one.
+WAYS = {
+    "max_lag=0": ["rollout.max_lag=0", "parallel.dp=2"],
+    "max_lag=1": ["rollout.max_lag=1", "engine.num_threads=1", "learner.num_threads=1"],
+}
 OVERRIDES = [
     "experiment=quickstart",
     "algo=dapo",
@@ -52,7 +56,6 @@ OVERRIDES = [
     f"rollout.num_samples={NUM_SAMPLES}",
     "engine.num_engines=2",
     f"engine.max_num_seqs={NUM_PROMPTS * NUM_SAMPLES // 2}",
-    "parallel.dp=2",
     "learner.zero_advantage=skip",
     "eval.before=false",
     "eval.after=false",
