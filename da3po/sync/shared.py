@@ -101,7 +101,7 @@ class SharedSender:
 
     def may_reuse(self, buffer: Tensor) -> bool:
         """False if a receiver still holds tensors in it."""
-        return buffer.numel() == 0 or self._file_of(buffer).number not in self._kept
+        return self._file_of(buffer).number not in self._kept
 
     def send(self, pieces: Sequence[Tensor]) -> Pending:
         """Tell where the payload lies, and wait until all have used it."""
