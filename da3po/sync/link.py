@@ -6,7 +6,6 @@ stage's source, rank 1 + i is receiver i.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,8 +21,6 @@ from da3po.sync.carrier import BroadcastReceiver, BroadcastSender, Receiver, Sen
 from da3po.sync.memory import Memory
 from da3po.sync.shared import Owner, SharedReceiver, SharedSender
 from da3po.sync.store import ChannelPlan, own_host
-
-logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.0005
 
@@ -101,9 +98,7 @@ class SourceLink(StageLink):
         with suppress(AttributeError, OSError):  # Linux alone has such memory, and a sandbox may forbid it
             sender = SharedSender(self)
         self._store.set(_owner_key(self.stage), sender.owner.to_json() if sender else b"")
-        agreed = self._all_agree(sender is not None)
-        logger.info("stage %d sends weights %s", self.stage, "through shared memory" if agreed else "by broadcast")
-        return sender if agreed else None
+        return sender if self._all_agree(sender is not None) else None
 
 
 class ReceiverLink(StageLink):
