@@ -25,8 +25,8 @@ from da3po.sync.store import ChannelPlan, own_host
 POLL_SECONDS = 0.0005
 
 
-class _Group(Protocol):
-    """A broadcast group as both backends offer it."""
+class _Backend(Protocol):
+    """A process group as gloo and NCCL both offer it."""
 
     def broadcast(self, tensors: Sequence[Tensor], options: dist.BroadcastOptions) -> dist.Work: ...
 
@@ -51,7 +51,7 @@ class StageLink:
             torch.device("cpu") if plan.backend == "gloo" else torch.device("cuda", torch.cuda.current_device())
         )
         self._timeout = timeout
-        self._group: _Group | None = _make_group(store, address, stage, rank, plan, timeout)
+        self._group: _Backend | None = _make_group(store, address, stage, rank, plan, timeout)
 
     def broadcast(self, tensor: Tensor) -> PendingWork:
         """Start to send `tensor` (source) or to fill it (receiver). It must not be touched before `wait` returns."""
@@ -75,7 +75,7 @@ class StageLink:
         self.least(answer).wait()
         return bool(answer.item())
 
-    def _start(self, collective: Callable[[_Group], dist.Work], tensor: Tensor) -> PendingWork:
+    def _start(self, collective: Callable[[_Backend], dist.Work], tensor: Tensor) -> PendingWork:
         if self._group is None:
             raise SyncError(f"stage {self.stage}: this end has been closed")
         try:
@@ -153,15 +153,15 @@ class PendingWork:
             time.sleep(POLL_SECONDS)
 
 
-def _make_group(store: dist.Store, address: str, stage: int, rank: int, plan: ChannelPlan, timeout: float) -> _Group:
+def _make_group(store: dist.Store, address: str, stage: int, rank: int, plan: ChannelPlan, timeout: float) -> _Backend:
     store.set(joined_key(stage, rank), "1")
     own = dist.PrefixStore(f"channel/stage{stage}", store)
     size = 1 + plan.num_receivers
     if plan.backend == "gloo":
-        return cast(_Group, _make_gloo(own, rank, size, own_host(address), timeout))
+        return cast(_Backend, _make_gloo(own, rank, size, own_host(address), timeout))
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout)
-    return cast(_Group, dist.ProcessGroupNCCL(own, rank, size, options))
+    return cast(_Backend, dist.ProcessGroupNCCL(own, rank, size, options))
 
 
 def _make_gloo(store: dist.Store, rank: int, size: int, host: str, timeout: float) -> dist.ProcessGroupGloo:

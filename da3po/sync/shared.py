@@ -65,11 +65,14 @@ class Owner:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _File:
+    """addresses: where it is mapped. kept: a receiver holds tensors in it."""
+
     number: int
     descriptor: int
     addresses: range
+    kept: bool = False
 
 
 class SharedSender:
@@ -83,7 +86,6 @@ class SharedSender:
         self._group = group
         self._files: dict[int, _File] = {}
         self._numbers = itertools.count()
-        self._kept: set[int] = set()
         self._token = f"da3po-{secrets.token_hex(8)}"
         self._sample = self.allocate(mmap.PAGESIZE)
         self.owner = Owner(pid=os.getpid(), token=self._token, descriptor=self._file_of(self._sample).descriptor)
@@ -100,8 +102,7 @@ class SharedSender:
         return buffer
 
     def may_reuse(self, buffer: Tensor) -> bool:
-        """False if a receiver still holds tensors in it."""
-        return self._file_of(buffer).number not in self._kept
+        return not self._file_of(buffer).kept
 
     def send(self, pieces: Sequence[Tensor]) -> Pending:
         """Tell where the payload lies, and wait until all have used it."""
@@ -110,7 +111,7 @@ class SharedSender:
         place = [file.number, file.descriptor, len(file.addresses), payload.data_ptr() - file.addresses.start]
         told = self._group.broadcast(torch.tensor(place, dtype=torch.int64))
         free = torch.ones(1, dtype=torch.int64)
-        return AllOf(told, _Use(self._group.least(free), free, file.number, self._kept))
+        return AllOf(told, _Use(self._group.least(free), free, file))
 
     def _file_of(self, tensor: Tensor) -> _File:
         return next(file for file in self._files.values() if tensor.data_ptr() in file.addresses)
@@ -119,16 +120,14 @@ class SharedSender:
 class _Use:
     """Of a payload by all receivers."""
 
-    def __init__(self, pending: Pending, free: Tensor, number: int, kept: set[int]) -> None:
+    def __init__(self, pending: Pending, free: Tensor, file: _File) -> None:
         self._pending = pending
         self._free = free
-        self._number = number
-        self._kept = kept
+        self._file = file
 
     def wait(self) -> None:
         self._pending.wait()
-        if not self._free.item():
-            self._kept.add(self._number)
+        self._file.kept = not self._free.item()
 
 
 class SharedReceiver:
