@@ -241,11 +241,15 @@ class PackedUpdate:
     """The data of one optimizer update: `micro_batches[d]` goes to data-parallel rank d.
 
     All ranks have the same number of those that learn, at least one, and of those that do not.
+
+    num_sequences, num_response_tokens: of the update's samples, those that are in no micro-batch included.
+    num_packed_tokens: in the micro-batches, padding excluded.
     """
 
     micro_batches: tuple[tuple[MicroBatch, ...], ...]
     num_sequences: int
     num_response_tokens: int
+    num_packed_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,9 @@ class Packer:
     micro_batch_multiple: the micro-batches of a rank are a multiple of it (virtual stages need the PP size).
     equal_lengths: the micro-batches of a rank in an update are padded to the longest (virtual stages need it).
     prompts_per_update: groups of one optimizer update, the last of a step may have fewer; None is one update a step.
-    zero_advantage: samples without advantage, whose gradient is 0, stay (learn), get micro-batches of their own that do
-        not learn (measure), or are left out (skip). They count in every mean alike, and stay where it depends on the
-        split into micro-batches (loss.normalizer=reference).
+    zero_advantage: samples whose gradient is 0, for they have no advantage or no response, stay (learn), get
+        micro-batches of their own that do not learn (measure), or are left out (skip). They count in every mean alike,
+        and stay where it depends on the split into micro-batches (loss.normalizer=reference).
     """
 
     loss: LossConfig
@@ -57,7 +57,7 @@ class Packer:
         for sample in batch.samples:
             check(sample)
         updates = tuple(self._pack(samples) for samples in self._split(batch))
-        return PackedStep(step=batch.step, updates=updates, stats=_stats(updates, batch.samples))
+        return PackedStep(step=batch.step, updates=updates, stats=_stats(updates))
 
     def _split(self, batch: StepBatch) -> Iterator[Sequence[TrainSample]]:
         """The samples of each update; groups are never cut."""
@@ -77,16 +77,17 @@ class Packer:
             micro_batches=tuple(self._build(rank, token_weights) for rank in ranks),
             num_sequences=len(samples),
             num_response_tokens=sum(counts),
+            num_packed_tokens=sum(num_tokens(sample) for rank in ranks for _, bundle in rank for sample in bundle),
         )
 
     def _plan(self, samples: Sequence[TrainSample]) -> list[tuple[bool, list[list[Bundle]]]]:
         """The samples to learn from, at least one, and those to measure only: each shared out among the ranks."""
-        learning = [sample for sample in samples if sample.advantage]
+        learning = [sample for sample in samples if _has_gradient(sample)]
         if not learning or self.zero_advantage == "learn" or self.loss.normalizer == "reference":
             return [(True, self._share_out(samples))]
         kinds = [(True, self._share_out(learning))]
         if self.zero_advantage == "measure" and len(learning) < len(samples):
-            kinds.append((False, self._share_out([sample for sample in samples if not sample.advantage])))
+            kinds.append((False, self._share_out([sample for sample in samples if not _has_gradient(sample)])))
         return kinds
 
     def _share_out(self, samples: Sequence[TrainSample]) -> list[list[Bundle]]:
@@ -117,16 +118,21 @@ class Packer:
         return -(-max(loads) // self.pad_to_multiple) * self.pad_to_multiple or self.pad_to_multiple
 
 
-def _stats(updates: Sequence[PackedUpdate], samples: Sequence[TrainSample]) -> StepStats:
+def _has_gradient(sample: TrainSample) -> bool:
+    return bool(sample.advantage and sample.response_ids)
+
+
+def _stats(updates: Sequence[PackedUpdate]) -> StepStats:
     """pack/waste: share of padding among all tokens. pack/num_micro_batches: of one rank, over the step.
-    pack/num_measured: sequences that nothing is learned from, and that take a forward pass alone.
+    pack/num_measured: sequences that nothing is learned from, and that take a forward pass alone. pack/num_tokens: in
+    micro-batches, padding excluded.
 
     pack/imbalance: in every update the ranks wait for the one with the most tokens; the tokens that this costs, as a
     share of the mean rank's.
     """
     loads = [[sum(len(mb.input_ids) for mb in rank) for rank in update.micro_batches] for update in updates]
     num_padded = sum(map(sum, loads))
-    num_real = sum(map(num_tokens, samples))
+    num_real = sum(update.num_packed_tokens for update in updates)
     slowest = sum(max(ranks) for ranks in loads)
     mean = sum(sum(ranks) / len(ranks) for ranks in loads)
     return StepStats(

@@ -41,7 +41,7 @@ def test_ranks_count_tp_fastest_then_dp_then_pp() -> None:
 async def test_every_rank_gets_the_micro_batches_of_its_data_parallel_index() -> None:
     batches = [micro_batch([([True, False], [1.0, 0.0], float(i))]) for i in range(4)]
     updates = tuple(
-        PackedUpdate(micro_batches=((first,), (second,)), num_sequences=2, num_response_tokens=2)
+        PackedUpdate(micro_batches=((first,), (second,)), num_sequences=2, num_response_tokens=2, num_packed_tokens=4)
         for first, second in (batches[:2], batches[2:])
     )
     ranks = RecordedRanks(8, step=[{"actor/lr": 1.0}] * 8)

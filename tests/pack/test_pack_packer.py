@@ -195,9 +195,19 @@ def test_samples_without_advantage_are_told_apart_and_the_gradient_is_the_same(c
     assert sum(batch.num_sequences for batch in micro_batches(skipped)) == 6
 
 
+def test_what_is_left_out_is_no_waste() -> None:
+    samples = [train_sample(1, 3, advantage=0.0), train_sample(2, 5, advantage=1.0), train_sample(4, 0, advantage=2.0)]
+    step = Packer(loss=DAPO, dp=1, max_tokens=16, pad_to_multiple=8, zero_advantage="skip")(step_batch(samples))
+    assert [batch.num_sequences for batch in micro_batches(step.updates[0])] == [1]
+    assert step.stats.values["pack/num_tokens"] == 7
+    assert step.stats.values["pack/waste"] == pytest.approx(1 / 8)
+    assert step.stats.values["pack/num_sequences"] == 3
+    assert step.stats.values["pack/num_response_tokens"] == 8
+
+
 def test_all_samples_learn_where_none_has_an_advantage_or_the_mean_depends_on_the_split() -> None:
-    """An optimizer update has at least one micro-batch that learns, also if its gradient is 0."""
-    nothing = [train_sample(1, 4, advantage=0.0)] * 3
+    """An update has at least one micro-batch that learns, even if nothing has a gradient."""
+    nothing = [*[train_sample(1, 4, advantage=0.0)] * 3, train_sample(1, 0, advantage=1.0)]
     mixed = [*nothing, train_sample(1, 4, advantage=1.0)]
     for config, samples in ((DAPO, nothing), (LossConfig(normalizer="reference"), mixed)):
         packer = Packer(loss=config, dp=1, max_tokens=16, zero_advantage="skip")

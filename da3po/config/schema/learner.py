@@ -115,9 +115,10 @@ class LearnerConfig:
     num_threads: CPU threads of each rank; 0 shares the cores among the ranks.
     precision: fp32 | bf16 (fp32 main weights and gradients) | bf16 with matrix products in fp8, by one of Transformer
         Engine's recipes: fp8_delayed | fp8_tensorwise | fp8_blockwise | mxfp8.
-    zero_advantage: what to do with samples without advantage, as those of a group whose rewards are all equal, which
-        have no gradient: learn = as with the others | measure = a forward pass, for the metrics | skip = nothing, and
-        metrics are about the others alone. The update is the same; only sums are added in another order.
+    zero_advantage: what to do with samples that have no gradient, for they have no advantage (as all of a group whose
+        rewards are equal) or no response: learn = as with the others | measure = a forward pass, for the metrics |
+        skip = nothing, and metrics are about the others alone. The update is the same; only sums are added in another
+        order.
     deterministic: take only kernels that give the same bits every time, and refuse an operation that has none; slower.
     megatron: fields of Megatron-Core's own config classes.
     """
