@@ -28,7 +28,7 @@ CALL_SECONDS = 120
 def make_spec(model_path: Path) -> EngineSpec:
     return EngineSpec(
         model_path=str(model_path),
-        config=EngineConfig(max_num_seqs=64, max_num_batched_tokens=512, kv_cache_gb=0.25, vllm={"block_size": 32}),
+        config=EngineConfig(max_num_seqs=64, max_num_batched_tokens=512, kv_cache_gb=0.25, vllm={"max_logprobs": 7}),
         max_model_len=MAX_MODEL_LEN,
         seed=0,
         device="cpu",
@@ -117,8 +117,8 @@ async def _answer(wire: Connection, engine: Any, number: int, method: str, args:
             value = await _first(engine.generate(*args))
         elif method == "effective_weights":
             value = await engine._call(method, _effective_weights)
-        elif method == "block_size":
-            value = await engine._call(method, lambda running: running._llm.vllm_config.cache_config.block_size)
+        elif method == "vllm_config":
+            value = await engine._call(method, _vllm_config)
         elif method == "break_next_step":
             value = await engine._call(method, _break_next_step)
         else:
@@ -140,6 +140,11 @@ def _break_next_step(running: Any) -> None:
         raise MemoryError("out of KV cache")
 
     running._core.get_output = fail
+
+
+def _vllm_config(running: Any) -> dict[str, int]:
+    config = running._llm.vllm_config
+    return {"block_size": config.cache_config.block_size, "max_logprobs": config.model_config.max_logprobs}
 
 
 def _effective_weights(running: Any) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import pytest
@@ -143,3 +143,15 @@ def trusts_code(of_model: bool) -> bool:
 @pytest.mark.parametrize("of_model", [True, False])
 def test_a_models_own_code_runs_only_where_it_is_trusted(other_process: ProcessPoolExecutor, of_model: bool) -> None:
     assert other_process.submit(trusts_code, of_model).result() == of_model
+
+
+def block_size(device: Literal["cpu", "cuda"], vllm: dict[str, Any]) -> int | None:
+    from da3po.engine.vllm.arguments import engine_arguments
+
+    spec = replace(SPEC, model_path=".", device=device, config=EngineConfig(vllm=vllm))
+    return engine_arguments(spec).block_size
+
+
+def test_blocks_of_the_cache_are_small_on_cpu_unless_a_user_says_otherwise(other_process: ProcessPoolExecutor) -> None:
+    for device, vllm, expected in (("cpu", {}, 32), ("cpu", {"block_size": 64}, 64), ("cuda", {}, None)):
+        assert other_process.submit(block_size, device, vllm).result() == expected

@@ -315,8 +315,9 @@ def _recover(engine: EngineHost, reference: Reference, model_path: Path, version
     again.close()
 
 
-def test_an_argument_of_vllm_reaches_it(engine: EngineHost) -> None:
-    assert engine.submit("block_size").result(60) == 32
+def test_arguments_reach_vllm(engine: EngineHost) -> None:
+    """A user's own, and the small blocks that let samples of short prompts share them."""
+    assert engine.submit("vllm_config").result(60) == {"max_logprobs": 7, "block_size": 32}
 
 
 def test_the_heart_beats_with_the_tokens(engine: EngineHost) -> None:

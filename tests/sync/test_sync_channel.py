@@ -297,7 +297,7 @@ def test_a_sender_that_dies_or_hangs_half_way_ends_the_receiver_in_time(death: s
         striking = threading.Thread(target=strike)
         striking.start()
         start = time.monotonic()
-        with pytest.raises(SyncError, match="the other side is gone or silent|the source's memory cannot be read"):
+        with pytest.raises(SyncError, match=r"the other side is gone or silent|the source's memory cannot be read"):
             receive_weights(receiver, 1, loaded.extend)
         assert time.monotonic() - start < 10
         assert 0 < len(loaded) < 6

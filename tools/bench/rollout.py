@@ -1,12 +1,13 @@
 """Rollout tokens/s: engine pool against vLLM alone in its process, on the same prompts and settings.
 
     python tools/bench/rollout.py MODEL_DIR [--num-prompts 64] [--num-samples 16] [--max-tokens 64] [--repeat 3]
+                                  [--alone ARGUMENT=JSON]
 
 Two sides, each in a process of its own, with the same number of threads. Both are started and warmed up, and then take
 turns, so that whatever else the machine does meets them alike. `pool` is what a run uses: EnginePool -> RemoteEngine ->
 Ray actor -> VllmEngine, completions brought back to the controller. `alone` is `vllm.LLM.generate` with the same engine
-arguments and sampling parameters, results as vLLM gives them, text included. The ratio is the median of the rounds'.
-Prints one JSON object.
+arguments and sampling parameters, results as vLLM gives them, text included; `--alone block_size=128` gives it another
+value of an engine argument. The ratio is the median of the rounds'. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def run_alone(args: argparse.Namespace) -> None:
 
     torch.set_num_threads(spec.num_threads)
     arguments = engine_arguments(spec)
-    llm = LLM(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
+    of_pool = {field.name: getattr(arguments, field.name) for field in fields(arguments)}
+    others = {name: json.loads(value) for name, value in (argument.split("=", 1) for argument in args.alone)}
+    llm = LLM(**{**of_pool, **others})
 
     def generate(batch: list[GroupRequest]) -> int:
         prompts, parameters = [], []
@@ -170,6 +173,7 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--num-threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--alone", action="append", default=[], metavar="ARGUMENT=JSON", help="of vLLM alone")
     parser.add_argument("--only", choices=["alone", "pool"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only:
@@ -188,7 +192,9 @@ def summary(args: argparse.Namespace, rounds: list[tuple[float, float]]) -> dict
     """rounds: tokens/s of vLLM alone and of the pool, turn by turn."""
     return {
         "num_sequences": args.num_prompts * args.num_samples,
+        "prompt_tokens": args.prompt_tokens,
         "max_tokens": args.max_tokens,
+        "alone": args.alone,
         "num_threads": args.num_threads,
         "ratio": median(pool / alone for alone, pool in rounds),
         "pool_tokens_per_s": median(pool for _, pool in rounds),

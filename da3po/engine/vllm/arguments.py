@@ -21,6 +21,9 @@ from da3po.engine.vllm_arguments import parsed
 from da3po.types import SamplingParams
 
 GIB = 2**30
+# Tokens in a block of the cache; whole blocks are what the samples of a prompt share. vLLM's kernels for CPU take no
+# smaller ones, and with the 128 that it would choose most prompts would be computed once for every sample.
+CPU_BLOCK_SIZE = 32
 
 
 def engine_arguments(spec: EngineSpec) -> EngineArgs:
@@ -61,6 +64,7 @@ def _device_arguments(spec: EngineSpec) -> dict[str, Any]:
     # raises "CPU Generator does not use offset". So prompts stay whole, and a step must have room for the longest.
     return {
         "kv_cache_memory_bytes": int(config.kv_cache_gb * GIB),
+        "block_size": CPU_BLOCK_SIZE,
         "max_num_batched_tokens": max(config.max_num_batched_tokens, config.max_num_seqs, spec.max_model_len),
         "enable_chunked_prefill": False,
         "async_scheduling": False,
