@@ -153,14 +153,15 @@ def build_loss(config: LossConfig, segment_reduce: SegmentReduce = lambda partia
 def finish_metrics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of a step from its reduced sums and maxima.
 
-    Means are over response tokens. A mean over no tokens is 0; `loss/num_tokens` and `mismatch/num_tokens` tell.
+    Means are over response tokens; of a step without any they are 0, as `loss/num_tokens` tells.
     `loss/policy` is the mean, over the optimizer updates, of the loss that each minimised: each one's weights sum to 1.
     `loss/approx_kl` is the mean of r - 1 - log r, an estimate of KL(old || current) from the old policy's samples.
 
     With w = pi_old / mu, mu being the engine that sampled: `mismatch/` is about fresh tokens, for which w is 1 but for
-    rounding, `offpolicy/` about all. `kl` is the mean of w - 1 - log w over tokens, an estimate of KL(mu || pi_old).
-    `ess` is the effective sample size as a share, (sum w)^2 / (n sum w^2), 1 over no tokens; in `offpolicy/` w is that
-    of the correction, of a token or of its sequence. `corrected_fraction` is the share of tokens that it bounded.
+    rounding; in a step without any, `mismatch/num_tokens` is all there is of it. `offpolicy/` is about all tokens. `kl`
+    is the mean of w - 1 - log w, an estimate of KL(mu || pi_old). `ess` is the effective sample size as a share,
+    (sum w)^2 / (n sum w^2); in `offpolicy/` w is that of the correction, of a token or of its sequence.
+    `corrected_fraction` is the share of tokens that it bounded.
     """
     total = dict(zip(SUMS, sums.tolist(), strict=True))
     top = dict(zip(MAXIMA, maxima.tolist(), strict=True))
@@ -172,6 +173,12 @@ def finish_metrics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         squares = total[count] * total[f"{weight}_squared"]
         return total[weight] ** 2 / squares if squares else 1.0
 
+    mismatch = {
+        "mismatch/mean_abs_logprob": mean("mismatch", "mismatch_tokens"),
+        "mismatch/max_abs_logprob": top["mismatch"],
+        "mismatch/kl": mean("mismatch_kl", "mismatch_tokens"),
+        "mismatch/ess": effective("mismatch_weight", "mismatch_tokens"),
+    }
     return {
         "loss/policy": mean("weighted_loss", "weight"),
         "loss/num_tokens": total["tokens"],
@@ -182,11 +189,8 @@ def finish_metrics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "loss/clip_fraction_dual": mean("clipped_dual"),
         "loss/approx_kl": mean("kl"),
         "actor/entropy": mean("entropy"),
-        "mismatch/mean_abs_logprob": mean("mismatch", "mismatch_tokens"),
-        "mismatch/max_abs_logprob": top["mismatch"],
         "mismatch/num_tokens": total["mismatch_tokens"],
-        "mismatch/kl": mean("mismatch_kl", "mismatch_tokens"),
-        "mismatch/ess": effective("mismatch_weight", "mismatch_tokens"),
+        **(mismatch if total["mismatch_tokens"] else {}),
         "offpolicy/kl": mean("behaviour_kl"),
         "offpolicy/ess": effective("behaviour_weight", "tokens"),
         "offpolicy/corrected_fraction": mean("corrected"),
