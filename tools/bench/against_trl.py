@@ -1,14 +1,16 @@
 """A training step of da3po against one of TRL's GRPOTrainer, on the same machine in one run, as JSON.
 
     python -m venv ENV && ENV/bin/pip install torch==2.13.0 'trl==1.16.*' math-verify pebble
-    python tools/bench/against_trl.py --trl ENV/bin/python [--max-tokens N]... [--steps 5] [--da3po OVERRIDE]...
+    python tools/bench/against_trl.py --trl ENV/bin/python [--max-tokens N]... [--steps 7] [--da3po OVERRIDE]...
 
 Both start from the tiny model, train on the same prompts with the same grader and the loss of DAPO without dynamic
 sampling, 64 prompts x 16 samples a step, one optimizer update each. Its answers are three tokens long, so in the copy
 that both train the embedding of the end of a sequence is 0: it rambles, and lengths vary up to the cap. Both run on two
-cores with the settings that were found to suit them: da3po with those in `WAYS` and the given overrides, TRL with
-several micro-batches, in one process of two threads and in two of one, of which the fastest counts. The first step of
-each run is left out, it pays for what is made once, and the last, in which nothing is generated ahead.
+cores with the settings that were found to suit them. da3po: those in `WAYS` and `OVERRIDES` and the given ones, which
+generate in bfloat16 and learn in float32. TRL: several micro-batches, in one process of two threads and in two of one;
+in float32, with automatic mixed precision, and wholly in bfloat16, which is its fastest and the least exact; the
+fastest counts. The first step of each run is left out, it pays for what is made once, and the last, in which nothing is
+generated ahead.
 
 A model that rambles has few right answers, so most groups have no advantage, and no part in the gradient. da3po leaves
 them out in its learner, an option of it; `share_learned` says which share of the tokens it learns from, and
@@ -39,13 +41,18 @@ from da3po.reward.golds import objection
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_PROMPTS, NUM_SAMPLES = 64, 16
-TRL_PROCESSES = (1, 2)
 MICRO_BATCHES = (128, 256, 512)
+# Processes and numbers of TRL. In one process float32 alone is tried, the others would not make up for the second one.
+TRL_WAYS = ((1, "float32"), (2, "float32"), (2, "mixed"), (2, "bfloat16"))
 # Two processes of a small model use two cores better than two threads do. Where generation and learning go on at the
-# same time the learner, which has less to do, is one.
+# same time the learner, which has less to do, is one; so is the engine if responses are short, else there are two.
+NUM_SEQUENCES = NUM_PROMPTS * NUM_SAMPLES
+ONE_ENGINE = ["engine.num_engines=1", f"engine.max_num_seqs={NUM_SEQUENCES}", "engine.num_threads=1"]
+TWO_ENGINES = ["engine.num_engines=2", f"engine.max_num_seqs={NUM_SEQUENCES // 2}", "engine.num_threads=1"]
 WAYS = {
-    "max_lag=0": ["rollout.max_lag=0", "parallel.dp=2"],
-    "max_lag=1": ["rollout.max_lag=1", "engine.num_threads=1", "learner.num_threads=1"],
+    "max_lag=0": ["rollout.max_lag=0", "parallel.dp=2", *TWO_ENGINES],
+    "max_lag=1 with one engine": ["rollout.max_lag=1", "learner.num_threads=1", *ONE_ENGINE],
+    "max_lag=1 with two engines": ["rollout.max_lag=1", "learner.num_threads=1", *TWO_ENGINES],
 }
 OVERRIDES = [
     "experiment=quickstart",
@@ -54,8 +61,9 @@ OVERRIDES = [
     "algo.overlong.enabled=false",
     f"rollout.num_prompts={NUM_PROMPTS}",
     f"rollout.num_samples={NUM_SAMPLES}",
-    "engine.num_engines=2",
-    f"engine.max_num_seqs={NUM_PROMPTS * NUM_SAMPLES // 2}",
+    "engine.dtype=bfloat16",
+    "engine.prefix_caching=false",  # these prompts are shorter than a block
+    "mismatch.max_mean=0.05",  # the quickstart's is for an engine in float32
     "learner.zero_advantage=skip",
     "eval.before=false",
     "eval.after=false",
@@ -69,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl", required=True, help="the Python of an environment that has TRL")
     parser.add_argument("--max-tokens", type=int, action="append", help="most response tokens; may be given twice")
-    parser.add_argument("--steps", type=int, default=5, help="training steps of each run, at least 3")
+    parser.add_argument("--steps", type=int, default=7, help="training steps of each run, at least 3")
     parser.add_argument("--da3po", action="append", default=[], metavar="OVERRIDE", help="of da3po's run")
     args = parser.parse_args()
     if args.steps < 3:
@@ -94,8 +102,8 @@ def make_model(target: Path) -> None:
 def compare(model: Path, max_tokens: int, args: argparse.Namespace) -> dict[str, Any]:
     ours = {way: run_da3po(model, max_tokens, args.steps, [*WAYS[way], *args.da3po]) for way in WAYS}
     theirs = [
-        run_trl(args.trl, model, max_tokens, args.steps, processes, size)
-        for processes in TRL_PROCESSES
+        run_trl(args.trl, model, max_tokens, args.steps, processes, numbers, size)
+        for processes, numbers in TRL_WAYS
         for size in MICRO_BATCHES
     ]
     best = max(theirs, key=lambda run: run["tokens_per_second"])
@@ -104,13 +112,13 @@ def compare(model: Path, max_tokens: int, args: argparse.Namespace) -> dict[str,
         "da3po": ours,
         "trl": best,
         "trl_tokens_per_second": {
-            f"{run['processes']}x{run['micro_batch']}": run["tokens_per_second"] for run in theirs
+            f"{run['processes']}x{run['micro_batch']} {run['numbers']}": run["tokens_per_second"] for run in theirs
         },
         "ratio": {way: run["tokens_per_second"] / speed for way, run in ours.items()},
     }
 
 
-def run_da3po(model: Path, max_tokens: int, steps: int, overrides: list[str]) -> dict[str, float]:
+def run_da3po(model: Path, max_tokens: int, steps: int, overrides: list[str]) -> dict[str, Any]:
     """Response tokens trained on per second of a step, from the run's own metrics."""
     with tempfile.TemporaryDirectory() as folder:
         options = [f"run.dir={folder}/run", f"train.steps={steps}", f"rollout.max_tokens={max_tokens}"]
@@ -126,9 +134,9 @@ def run_da3po(model: Path, max_tokens: int, steps: int, overrides: list[str]) ->
 
 
 def run_trl(
-    python: str, model: Path, max_tokens: int, steps: int, processes: int, micro_batch: int
-) -> dict[str, float]:
-    """The same of TRL. micro_batch: of each process."""
+    python: str, model: Path, max_tokens: int, steps: int, processes: int, numbers: str, micro_batch: int
+) -> dict[str, Any]:
+    """The same of TRL. numbers: float32 | mixed | bfloat16. micro_batch: of each process."""
     with tempfile.TemporaryDirectory() as folder:
         task: dict[str, Any] = {
             "model": str(model),
@@ -138,6 +146,7 @@ def run_trl(
             "max_tokens": max_tokens,
             "temperature": 1.0,
             "steps": steps,
+            "numbers": numbers,
             "micro_batch": micro_batch,
             "folder": folder,
         }
@@ -148,7 +157,7 @@ def run_trl(
         launch = [] if processes == 1 else ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
         subprocess.run([python, *launch, script, str(file)], check=True, stdout=sys.stderr, env=environment)
         result = json.loads((Path(folder) / "result.json").read_text())
-        return {"processes": processes, "micro_batch": micro_batch, **result}
+        return {"processes": processes, "numbers": numbers, "micro_batch": micro_batch, **result}
 
 
 def prompts() -> list[dict[str, str]]:
