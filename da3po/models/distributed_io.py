@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, EnumType
 from io import SEEK_CUR
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -275,7 +276,14 @@ class _IndexUnpickler(pickle.Unpickler):
         self._path = path
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # how Python 3.11.2, Debian 12's, pickles a member of an enum
+            return self._member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not is_dtype and (module, name) not in _INDEX_CLASSES:
             raise ValueError(f"{self._path / METADATA} asks for {module}.{name}, which no index of a checkpoint needs")
         return super().find_class(module, name)
+
+    def _member(self, of: Any, name: str) -> Enum:
+        if not isinstance(of, EnumType):
+            raise ValueError(f"{self._path / METADATA} asks for {name} of {of!r}, which no index of a checkpoint needs")
+        return of[name]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.serialization import set_crc32_options
 
 from da3po.models.archive import map_saved_tensor, map_tensor
@@ -100,14 +101,38 @@ def test_a_file_that_is_cut_off_is_refused(written: Path) -> None:
 
 
 class Harmful:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return eval, ("open('/dev/null')",)
+    """A pickle that makes its reader call something."""
+
+    def __init__(self, *call: object) -> None:
+        self._call = call
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self._call[0], self._call[1:]
 
 
-def test_an_index_runs_no_code_of_its_own(written: Path) -> None:
-    (written / ".metadata").write_bytes(pickle.dumps(Harmful()))
-    with pytest.raises(ValueError, match=r"asks for builtins\.eval"):
+@pytest.mark.parametrize(
+    ("call", "refusal"),
+    [
+        ((eval, "open('/dev/null')"), r"asks for builtins\.eval"),
+        ((getattr, torch.Size, "__init__"), r"asks for __init__ of <class 'torch\.Size'>"),
+    ],
+)
+def test_an_index_runs_no_code_of_its_own(written: Path, call: tuple[object, ...], refusal: str) -> None:
+    (written / ".metadata").write_bytes(pickle.dumps(Harmful(*call)))
+    with pytest.raises(ValueError, match=refusal):
         DistributedReader(written)
+
+
+def test_an_index_may_hold_members_of_enums_by_name(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11.2 pickles them so."""
+    file = written / ".metadata"
+    index = pickle.loads(file.read_bytes())
+    monkeypatch.setattr(
+        _MEM_FORMAT_ENCODING, "__reduce_ex__", lambda member, _: (getattr, (type(member), member.name)), raising=False
+    )
+    file.write_bytes(pickle.dumps(index))
+    assert b"getattr" in file.read_bytes()
+    assert torch.equal(DistributedReader(written).read(Place(STACKED, 1)), WHOLE[1])
 
 
 def test_an_index_of_something_else_is_refused(written: Path) -> None:
