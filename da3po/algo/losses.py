@@ -160,8 +160,8 @@ def finish_metrics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     With w = pi_old / mu, mu being the engine that sampled: `mismatch/` is about fresh tokens, for which w is 1 but for
     rounding; in a step without any, `mismatch/num_tokens` is all there is of it. `offpolicy/` is about all tokens. `kl`
     is the mean of w - 1 - log w, an estimate of KL(mu || pi_old). `ess` is the effective sample size as a share,
-    (sum w)^2 / (n sum w^2); in `offpolicy/` w is that of the correction, of a token or of its sequence.
-    `corrected_fraction` is the share of tokens that it bounded.
+    (sum w)^2 / (n sum w^2), 1 over no tokens; in `offpolicy/` w is that of the correction, of a token or of its
+    sequence. `corrected_fraction` is the share of tokens that it bounded.
     """
     total = dict(zip(SUMS, sums.tolist(), strict=True))
     top = dict(zip(MAXIMA, maxima.tolist(), strict=True))
