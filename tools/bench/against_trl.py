@@ -8,9 +8,8 @@ sampling, 64 prompts x 16 samples a step, one optimizer update each. Its answers
 that both train the embedding of the end of a sequence is 0: it rambles, and lengths vary up to the cap. Both run on two
 cores with the settings that were found to suit them. da3po: those in `WAYS` and `OVERRIDES` and the given ones, which
 generate in bfloat16 and learn in float32. TRL: several micro-batches, in one process of two threads and in two of one;
-in float32, with automatic mixed precision, and wholly in bfloat16, which is its fastest and the least exact; the
-fastest counts. The first step of each run is left out, it pays for what is made once, and the last, in which nothing is
-generated ahead.
+in float32, with automatic mixed precision, and wholly in bfloat16, learning too; the fastest counts. The first step of
+each run is left out, it pays for what is made once, and the last, in which nothing is generated ahead.
 
 A model that rambles has few right answers, so most groups have no advantage, and no part in the gradient. da3po leaves
 them out in its learner, an option of it; `share_learned` says which share of the tokens it learns from, and
@@ -21,6 +20,7 @@ other versions than da3po does.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -41,12 +41,10 @@ from da3po.reward.golds import objection
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_PROMPTS, NUM_SAMPLES = 64, 16
-MICRO_BATCHES = (128, 256, 512)
-# Processes and numbers of TRL. In one process float32 alone is tried, the others would not make up for the second one.
-TRL_WAYS = ((1, "float32"), (2, "float32"), (2, "mixed"), (2, "bfloat16"))
+NUM_SEQUENCES = NUM_PROMPTS * NUM_SAMPLES
+TRL_WAYS = tuple(itertools.product((1, 2), ("float32", "mixed", "bfloat16"), (128, 256, 512)))
 # Two processes of a small model use two cores better than two threads do. Where generation and learning go on at the
 # same time the learner, which has less to do, is one; so is the engine if responses are short, else there are two.
-NUM_SEQUENCES = NUM_PROMPTS * NUM_SAMPLES
 ONE_ENGINE = ["engine.num_engines=1", f"engine.max_num_seqs={NUM_SEQUENCES}", "engine.num_threads=1"]
 TWO_ENGINES = ["engine.num_engines=2", f"engine.max_num_seqs={NUM_SEQUENCES // 2}", "engine.num_threads=1"]
 WAYS = {
@@ -102,9 +100,8 @@ def make_model(target: Path) -> None:
 def compare(model: Path, max_tokens: int, args: argparse.Namespace) -> dict[str, Any]:
     ours = {way: run_da3po(model, max_tokens, args.steps, [*WAYS[way], *args.da3po]) for way in WAYS}
     theirs = [
-        run_trl(args.trl, model, max_tokens, args.steps, processes, numbers, size)
-        for processes, numbers in TRL_WAYS
-        for size in MICRO_BATCHES
+        run_trl(args.trl, model, max_tokens, args.steps, processes, numbers, micro_batch)
+        for processes, numbers, micro_batch in TRL_WAYS
     ]
     best = max(theirs, key=lambda run: run["tokens_per_second"])
     speed = best["tokens_per_second"]
